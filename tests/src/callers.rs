@@ -1,7 +1,7 @@
 //! Concurrent callers that create and delete volumes, while something else changes.
 
 use std::error::Error as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -41,7 +41,6 @@ impl Report {
         self.repeated += other.repeated;
         self.failed.extend(other.failed);
         self.times.extend(other.times);
-        self.times.sort_unstable();
     }
 
     /// The 99th percentile of the times.
@@ -105,8 +104,18 @@ impl Callers {
         self.stop.store(true, Ordering::Relaxed);
         let mut report = Report::default();
         self.tasks.join_all().await.into_iter().for_each(|of_caller| report.merge(of_caller));
+        report.times.sort_unstable();
         report
     }
+}
+
+/// Creates one volume over a socket, and deletes it.
+pub async fn pair(socket: PathBuf, request: csi::CreateVolumeRequest) -> Report {
+    let clients = Clients { all: vec![controller(&socket)], next: Arc::default() };
+    let mut report = Report::default();
+    clients.pair(request, &mut report).await;
+    report.times.sort_unstable();
+    report
 }
 
 impl Clients {

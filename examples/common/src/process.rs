@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::io::Write;
+#[cfg(feature = "threads")]
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
@@ -99,45 +100,63 @@ impl Signals {
     }
 }
 
+/// How a program runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch {
+    level: &'static str,
+    #[cfg(feature = "threads")]
+    threads: NonZeroUsize,
+}
+
+impl Default for Launch {
+    fn default() -> Self {
+        Self {
+            level: "info",
+            #[cfg(feature = "threads")]
+            threads: NonZeroUsize::MIN,
+        }
+    }
+}
+
+impl Launch {
+    /// Sets the log level that applies without `-v`.
+    #[must_use]
+    pub const fn level(mut self, level: &'static str) -> Self {
+        self.level = level;
+        self
+    }
+
+    /// Sets the number of threads of the runtime.
+    #[cfg(feature = "threads")]
+    #[must_use]
+    pub const fn threads(mut self, threads: NonZeroUsize) -> Self {
+        self.threads = threads;
+        self
+    }
+
+    /// With one thread, tasks never wake another thread, which costs as much as a small call.
+    fn runtime(self) -> tokio::runtime::Builder {
+        #[cfg(feature = "threads")]
+        if self.threads > NonZeroUsize::MIN {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(self.threads.get());
+            return builder;
+        }
+        tokio::runtime::Builder::new_current_thread()
+    }
+}
+
 /// Parses the command line, sets up logs and runs `body` on a single-threaded runtime.
 pub fn run<O, F>(body: impl FnOnce(O, Signals) -> F) -> ExitCode
 where
     O: Parser,
     F: Future<Output = Result<(), Fatal>>,
 {
-    run_with_level(|_| "info", body)
+    run_with(|_| Launch::default(), body)
 }
 
-/// Like [`run`], on as many threads as the options say.
-#[cfg(feature = "threads")]
-pub fn run_on_threads<O, F>(
-    threads: impl FnOnce(&O) -> NonZeroUsize,
-    body: impl FnOnce(O, Signals) -> F,
-) -> ExitCode
-where
-    O: Parser,
-    F: Future<Output = Result<(), Fatal>>,
-{
-    launch(|_| "info", threads, body)
-}
-
-/// Like [`run`], with the log level that applies without `-v`.
-pub fn run_with_level<O, F>(
-    level: impl FnOnce(&O) -> &'static str,
-    body: impl FnOnce(O, Signals) -> F,
-) -> ExitCode
-where
-    O: Parser,
-    F: Future<Output = Result<(), Fatal>>,
-{
-    launch(level, |_| NonZeroUsize::MIN, body)
-}
-
-fn launch<O, F>(
-    level: impl FnOnce(&O) -> &'static str,
-    threads: impl FnOnce(&O) -> NonZeroUsize,
-    body: impl FnOnce(O, Signals) -> F,
-) -> ExitCode
+/// Like [`run`], as the options say.
+pub fn run_with<O, F>(launch: impl FnOnce(&O) -> Launch, body: impl FnOnce(O, Signals) -> F) -> ExitCode
 where
     O: Parser,
     F: Future<Output = Result<(), Fatal>>,
@@ -147,31 +166,18 @@ where
         Ok(parsed) => parsed,
         Err(error) => return usage(&name, &error),
     };
-    logging::init(&log, level(&options));
-    let outcome =
-        builder(threads(&options)).enable_all().build().map_err(Fatal::runtime).and_then(|runtime| {
-            let outcome = runtime.block_on(async { body(options, Signals::install()?).await });
-            // A blocking task that hangs in the kernel must not hold up the exit.
-            runtime.shutdown_background();
-            outcome
-        });
+    let launch = launch(&options);
+    logging::init(&log, launch.level);
+    let outcome = launch.runtime().enable_all().build().map_err(Fatal::runtime).and_then(|runtime| {
+        let outcome = runtime.block_on(async { body(options, Signals::install()?).await });
+        // A blocking task that hangs in the kernel must not hold up the exit.
+        runtime.shutdown_background();
+        outcome
+    });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => report(&name, &fatal),
     }
-}
-
-/// With one thread, tasks never wake another thread, which costs as much as a small call.
-fn builder(threads: NonZeroUsize) -> tokio::runtime::Builder {
-    #[cfg(feature = "threads")]
-    if threads > NonZeroUsize::MIN {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(threads.get());
-        return builder;
-    }
-    #[cfg(not(feature = "threads"))]
-    let _ = threads;
-    tokio::runtime::Builder::new_current_thread()
 }
 
 /// Parses a command line: the binary's own options and the common log options.

@@ -38,7 +38,7 @@ use self::status::AgentStatus;
 use self::store::AgentStore;
 pub use self::volumes::VolumesOptions;
 use edge_csi_common::allow::AllowRule;
-use edge_csi_common::process::{self, Fatal, Signals};
+use edge_csi_common::process::{self, Fatal, Launch, Signals};
 use edge_csi_common::state_socket;
 use edge_csi_common::status::StatusServer;
 use edge_csi_common::uplink::{self, LinkFiles};
@@ -51,8 +51,11 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     // A subcommand prints its answer, so it logs warnings only.
-    let level = |line: &CommandLine| if line.command.is_some() { "warn" } else { "info" };
-    process::run_with_level(level, async |line, signals| match (line.command, line.options) {
+    let launch = |line: &CommandLine| match line.command {
+        Some(_) => Launch::default().level("warn"),
+        None => Launch::default(),
+    };
+    process::run_with(launch, async |line, signals| match (line.command, line.options) {
         (Some(command), _) => inspect::run(&command).await,
         (None, Some(options)) => run(options, signals, probe).await,
         (None, None) => Err(Fatal::Input("--nodeid is missing".to_owned())),

@@ -25,13 +25,13 @@ pub use self::options::HubOptions;
 pub use self::rebalance::{Command, Rebalance};
 use self::status::HubStatus;
 use edge_csi_common::allow::AllowRule;
-use edge_csi_common::process::{self, Fatal, Signals};
+use edge_csi_common::process::{self, Fatal, Launch, Signals};
 use edge_csi_common::security::spawn_reload;
 use edge_csi_common::status::StatusServer;
 
 /// The binary.
 pub fn main() -> ExitCode {
-    process::run_on_threads(|options: &HubOptions| options.threads, run)
+    process::run_with(|options: &HubOptions| Launch::default().threads(options.threads), run)
 }
 
 async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {

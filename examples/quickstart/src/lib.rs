@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use self::parts::Parts;
 use self::scenario::Scenario;
 use self::steps::{PARTS, StepFailed, StepTable, print_line};
-use edge_csi_common::process::{self, Fatal, Signals};
+use edge_csi_common::process::{self, Fatal, Launch, Signals};
 
 /// How long the cleanup at the end is retried.
 const CLEANUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ const CLEANUP_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// The binary.
 pub fn main() -> ExitCode {
     // The steps go to stdout.
-    process::run_with_level(|_| "error", run)
+    process::run_with(|_| Launch::default().level("error"), run)
 }
 
 async fn run(options: QuickstartOptions, mut signals: Signals) -> Result<(), Fatal> {

@@ -26,6 +26,12 @@ impl Setup<'_> {
         std::fs::create_dir_all(&path).map_err(|cause| E2eError::Folder { path: path.clone(), cause })?;
         Ok(path)
     }
+
+    /// Returns how often a text is in the log with this name.
+    pub(crate) fn logged(&self, log: &str, words: &str) -> usize {
+        let log = self.logs.join(format!("{log}.log"));
+        std::fs::read_to_string(log).unwrap_or_default().matches(words).count()
+    }
 }
 
 /// Separate folders for a part of a test.

@@ -11,7 +11,7 @@ use clap::Args;
 
 use super::build::Programs;
 use super::chain::{Chain, HubTransport, Kind, load};
-use super::rounds::{MeanRatio, median};
+use super::rounds::{MeanRatio, check_pairs, median};
 use super::{PerfError, folder};
 use crate::authority::Authority;
 
@@ -48,10 +48,7 @@ type Results = BTreeMap<(usize, usize), Vec<[f64; 2]>>;
 
 /// Measures and prints the ratios.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
-    if options.pairs < 5 {
-        let found = options.pairs.to_string();
-        return Err(PerfError::Option { option: "--pairs", found, expected: "at least 5" });
-    }
+    check_pairs(options.pairs)?;
     let builds = [&options.before, &options.after].map(|folder| Programs::at(folder));
     let mut results = Results::new();
     for pair in 0..options.pairs {
@@ -104,13 +101,10 @@ fn print(options: &Options, results: &Results) {
         let ratios: Vec<f64> = pairs.iter().map(|[before, after]| after / before).collect();
         let ratio = MeanRatio::of(&ratios);
         println!(
-            "| {} | {in_flight} | {:.0} | {:.0} | {:.3} | {:.3}-{:.3} | {} |",
+            "| {} | {in_flight} | {:.0} | {:.0} | {ratio} | {} |",
             CHAINS[*index].name(),
             of(0),
             of(1),
-            ratio.mean,
-            ratio.low,
-            ratio.high,
             if ratio.low >= LOWEST_RATIO { "yes" } else { "no" },
         );
     }

@@ -1,5 +1,7 @@
 //! The median, the quartiles and the confidence interval of the figures of many rounds.
 
+use super::PerfError;
+
 /// Returns the median, or NaN for an empty list.
 pub(super) fn median(values: Vec<f64>) -> f64 {
     Spread::of(values).median
@@ -48,6 +50,19 @@ pub(super) struct MeanRatio {
     pub(super) low: f64,
     pub(super) mean: f64,
     pub(super) high: f64,
+}
+
+impl std::fmt::Display for MeanRatio {
+    /// Two cells of a table: the mean, and the interval.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.3} | {:.3}-{:.3}", self.mean, self.low, self.high)
+    }
+}
+
+/// Checks the option `--pairs`: fewer than five give no useful interval.
+pub(super) fn check_pairs(pairs: usize) -> Result<(), PerfError> {
+    let found = || PerfError::Option { option: "--pairs", found: pairs.to_string(), expected: "at least 5" };
+    (pairs >= 5).then_some(()).ok_or_else(found)
 }
 
 impl MeanRatio {

@@ -4,7 +4,8 @@ use clap::Args;
 
 use super::build::Programs;
 use super::chain::{Chain, HubTransport, Kind, load};
-use super::rounds::{MeanRatio, median};
+use super::processes::Process;
+use super::rounds::{MeanRatio, check_pairs, median};
 use super::{PerfError, folder};
 use crate::authority::Authority;
 
@@ -30,10 +31,7 @@ type Pair = [f64; 2];
 
 /// Measures and prints both hubs. Each has an agent over wss and a proxy over a unix socket.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
-    if options.pairs < 5 {
-        let found = options.pairs.to_string();
-        return Err(PerfError::Option { option: "--pairs", found, expected: "at least 5" });
-    }
+    check_pairs(options.pairs)?;
     let programs = Programs::build(false)?;
     let (mut rates, mut per_second) = (Vec::new(), Vec::new());
     for pair in 0..options.pairs {
@@ -50,7 +48,7 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
         for index in if pair.is_multiple_of(2) { [0, 1] } else { [1, 0] } {
             let (chain, _) = &chains[index];
             let hub = chain.part("hub");
-            let used = || hub.map(super::processes::Process::processor_time).unwrap_or_default();
+            let used = || hub.map(Process::processor_time).unwrap_or_default();
             let before = used();
             let figures = load(&programs, &chain.endpoint, options.in_flight, options.seconds)?;
             // The processor time includes the warm-up, the calls do not, in both chains alike.
@@ -76,13 +74,6 @@ fn print(options: &Options, rates: &[Pair], per_second: &[Pair]) {
     for (name, pairs) in [("calls/s", rates), ("calls per second of the hub's CPU", per_second)] {
         let of = |index: usize| median(pairs.iter().map(|pair| pair[index]).collect());
         let ratio = MeanRatio::of(&pairs.iter().map(|[one, several]| several / one).collect::<Vec<_>>());
-        println!(
-            "| {name} | {:.0} | {:.0} | {:.3} | {:.3}-{:.3} |",
-            of(0),
-            of(1),
-            ratio.mean,
-            ratio.low,
-            ratio.high
-        );
+        println!("| {name} | {:.0} | {:.0} | {ratio} |", of(0), of(1));
     }
 }

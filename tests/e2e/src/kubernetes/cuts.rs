@@ -1,7 +1,6 @@
 //! Link faults during operations.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use edge_csi_tests::wait;
@@ -61,8 +60,8 @@ fn delete_behind_cut(
     absence: Absence,
 ) -> Result<(), E2eError> {
     let node = NODES[CUT_INDEX];
-    let agent = setup.logs.join(format!("agent-{node}.log"));
-    let dispatched = || count(&agent, &[DISPATCHED]);
+    let agent = format!("agent-{node}");
+    let dispatched = || setup.logged(&agent, DISPATCHED);
     let before = dispatched();
     // A frozen driver simulates a slow one.
     freeze(cluster, true);
@@ -70,8 +69,8 @@ fn delete_behind_cut(
     cluster.make(&claim, &objects::pod("user", node, "lost", &["wait"]))?;
     let sent = wait::poll(BOUND, || (dispatched() > before).then_some(()));
     findings.note(sent.is_some(), format!("{absence:?} cut: CreateVolume is with the driver"));
-    let provisioner = setup.logs.join(format!("csi-provisioner-{DRIVER}.log"));
-    let ended = || count(&provisioner, &UNCERTAIN);
+    let provisioner = format!("csi-provisioner-{DRIVER}");
+    let ended = || UNCERTAIN.iter().map(|words| setup.logged(&provisioner, words)).sum::<usize>();
     let before = ended();
     let begun = Instant::now();
     if let Some(node) = cluster.edge.nodes.get_mut(CUT_INDEX) {
@@ -112,12 +111,6 @@ fn freeze(cluster: &Cluster, frozen: bool) {
     if let Some(driver) = cluster.edge.nodes.get(CUT_INDEX).and_then(|node| node.driver(DRIVER)) {
         if frozen { driver.freeze() } else { driver.thaw() }
     }
-}
-
-/// Counts the occurrences of these texts in a log.
-fn count(log: &Path, words: &[&str]) -> usize {
-    let text = std::fs::read_to_string(log).unwrap_or_default();
-    words.iter().map(|word| text.matches(word).count()).sum()
 }
 
 /// Creates many claims on all nodes while every link is cut every two seconds.

@@ -1,6 +1,5 @@
 //! Kills each process that takes part in the creation of a volume, and checks that the volume is created once.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use edge_csi_tests::wait;
@@ -9,6 +8,7 @@ use serde_json::json;
 use super::cluster::{BOUND, Cluster, Findings};
 use super::cuts::SELECTED_NODE;
 use super::edge::{DRIVERS, NODES, Victim};
+use super::node::MADE;
 use super::objects::{self, CLAIMS, class_of};
 use crate::error::E2eError;
 use crate::setup::Setup;
@@ -39,16 +39,15 @@ fn dies(
     victim: Victim,
 ) -> Result<(), E2eError> {
     let node = NODES[NODE_INDEX];
-    let log = |name: String| setup.logs.join(format!("{name}.log"));
-    let (agent, driver) = (log(format!("agent-{node}")), log(format!("driver-{node}-{DRIVER}")));
-    let (asked, made) = (count(&agent, DISPATCHED), count(&driver, MADE));
+    let (agent, driver) = (format!("agent-{node}"), format!("driver-{node}-{DRIVER}"));
+    let (asked, made) = (setup.logged(&agent, DISPATCHED), setup.logged(&driver, MADE));
     if let Some(process) = cluster.edge.nodes.get(NODE_INDEX).and_then(|node| node.driver(DRIVER)) {
         process.freeze();
     }
     let mut claim = objects::claim("orphan", &class_of(DRIVER), "16Mi");
     claim["metadata"]["annotations"][SELECTED_NODE] = json!(node);
     cluster.api.create(CLAIMS, &claim)?;
-    let sent = wait::poll(BOUND, || (count(&agent, DISPATCHED) > asked).then_some(()));
+    let sent = wait::poll(BOUND, || (setup.logged(&agent, DISPATCHED) > asked).then_some(()));
     let begun = Instant::now();
     cluster.edge.kill(victim, node);
     cluster.edge.restore(setup, victim, node)?;
@@ -68,7 +67,7 @@ fn dies(
     );
     findings.note(sent.is_some() && bound.is_some(), words);
     let volumes: usize = cluster.edge.nodes.iter().map(|node| node.volumes(DRIVER)).sum();
-    let made = count(&driver, MADE) - made;
+    let made = setup.logged(&driver, MADE) - made;
     findings.note(volumes == 1 && made == 1, format!("volumes: {volumes}, made: {made} times"));
     cluster.api.delete(&path)?;
     let removed = wait::poll_every(Duration::from_millis(200), BOUND, || {
@@ -77,12 +76,4 @@ fn dies(
     });
     findings.note(removed.is_some(), "the volume is deleted with its claim");
     Ok(())
-}
-
-/// The driver's log message for a created volume.
-const MADE: &str = "volume created";
-
-/// Counts the occurrences of a text in a log.
-fn count(log: &Path, words: &str) -> usize {
-    std::fs::read_to_string(log).unwrap_or_default().matches(words).count()
 }

@@ -201,13 +201,18 @@ fn start_proxy(setup: &Setup<'_>, driver: &str, nodes: Arguments, hub: u16) -> R
 }
 
 fn start_hub(setup: &Setup<'_>, plane: &Plane, port: u16) -> Result<Part, E2eError> {
-    let arguments = Arguments::new()
-        .pair("--listen", unix(&setup.scratch.join("edge/hub.sock")))
+    let socket = setup.scratch.join("edge/hub.sock");
+    let arguments = hub_options(setup, &socket, port).pair("--kubeconfig", &plane.kubeconfig);
+    start("hub", &setup.components.hub, arguments, setup)
+}
+
+/// Returns the options of a hub with this socket, and this port for websockets.
+pub(super) fn hub_options(setup: &Setup<'_>, socket: &Path, port: u16) -> Arguments {
+    Arguments::new()
+        .pair("--listen", unix(socket))
         .pair("--listen", format!("wss://127.0.0.1:{port}"))
         .pair("--allow", "proxy=*:*")
-        .pair("--kubeconfig", &plane.kubeconfig)
-        .listener(&setup.certificates.hub);
-    start("hub", &setup.components.hub, arguments, setup)
+        .listener(&setup.certificates.hub)
 }
 
 fn sidecar_name(name: &str, driver: &str) -> String {

@@ -1,19 +1,19 @@
 //! Two proxies of a driver, each with its sidecars: the active one is lost in three ways, then both are replaced.
 
 use std::fmt;
-use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use edge_csi_tests::callers::Callers;
-use edge_csi_tests::{csi, wait};
+use edge_csi_tests::callers::{Callers, pair};
+use edge_csi_tests::csi;
 use serde_json::json;
+use tokio::runtime::Runtime;
 
-use super::cluster::{BOUND, Cluster, Findings};
+use super::cluster::{Cluster, Findings};
 use super::cuts::SELECTED_NODE;
 use super::edge::{DRIVERS, NODES, STRICT, Victim};
-use super::objects::{self, CLAIMS, LEASES, class_of, topology_key};
-use super::proxy_pod::{ProxyPod, Served, define};
+use super::node::MADE;
+use super::objects::{self, CLAIMS, class_of, topology_key};
+use super::proxy_pod::{ProxyPod, Served, define, lease_of};
 use crate::error::E2eError;
 use crate::setup::Setup;
 
@@ -21,12 +21,6 @@ const DRIVER: &str = DRIVERS[0];
 
 /// The node of the volumes.
 const NODE: &str = NODES[1];
-
-/// The Lease of the active proxy.
-const LEASE: &str = "edge-csi-csi-hostpath";
-
-/// The driver's log message for a created volume.
-const MADE: &str = "volume created";
 
 /// The callers during the replacement of both proxies.
 const CALLERS: usize = 64;
@@ -62,7 +56,7 @@ pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findi
     cluster.edge.restore(setup, Victim::Proxy, NODE)?;
     cluster.edge.provision_with(setup, &cluster.plane, &[STRICT])?;
     cluster.edge.renew_sidecars(setup)?;
-    cluster.api.delete(&format!("{LEASES}/{LEASE}"))?;
+    cluster.api.delete(&lease_of(DRIVER))?;
     outcome.and_then(|()| cluster.clear(findings))
 }
 
@@ -71,24 +65,28 @@ fn with_two(setup: &Setup<'_>, cluster: &Cluster, findings: &mut Findings) -> Re
     let mut active = ProxyPod::start(setup, &cluster.plane, "first", served)?;
     active.until_active()?;
     let mut standby = ProxyPod::start(setup, &cluster.plane, "second", served)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.map_err(|cause| E2eError::Runtime { cause })?;
     for loss in [Loss::Killed, Loss::Node, Loss::Network] {
-        lost(setup, cluster, findings, loss, (&mut active, &standby))?;
+        lost(setup, cluster, findings, &runtime, loss, (&mut active, &standby))?;
         active.restart(setup)?;
         std::mem::swap(&mut active, &mut standby);
     }
-    replaced(setup, findings, [&mut active, &mut standby])
+    replaced(setup, findings, &runtime, [&mut active, &mut standby])
 }
 
 /// Replaces both proxies, the active one first, under calls. No call gets a final error, and nothing is made twice.
-fn replaced(setup: &Setup<'_>, findings: &mut Findings, pods: [&mut ProxyPod; 2]) -> Result<(), E2eError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    let runtime = runtime.map_err(|cause| E2eError::Runtime { cause })?;
+fn replaced(
+    setup: &Setup<'_>,
+    findings: &mut Findings,
+    runtime: &Runtime,
+    pods: [&mut ProxyPod; 2],
+) -> Result<(), E2eError> {
     let before = made(setup);
     let callers = {
         let _guard = runtime.enter();
-        let key = topology_key(DRIVER);
         let sockets = pods.each_ref().map(|pod| pod.socket.as_path());
-        Callers::start(CALLERS, &sockets, move |name| csi::create_volume_on(NODE, &key, name))
+        Callers::start(CALLERS, &sockets, |name| csi::create_volume_on(NODE, &topology_key(DRIVER), name))
     };
     let [first, second] = pods;
     let outcome = replace(setup, first, second).and_then(|()| replace(setup, second, first));
@@ -112,6 +110,7 @@ fn lost(
     setup: &Setup<'_>,
     cluster: &Cluster,
     findings: &mut Findings,
+    runtime: &Runtime,
     loss: Loss,
     (active, standby): (&mut ProxyPod, &ProxyPod),
 ) -> Result<(), E2eError> {
@@ -127,18 +126,18 @@ fn lost(
     object["metadata"]["annotations"][SELECTED_NODE] = json!(NODE);
     cluster.api.create(CLAIMS, &object)?;
     // As a sidecar beside the other proxy that does not wait for Probe.
-    let (socket, name) = (standby.socket.clone(), format!("direct-{loss:?}"));
-    let direct = thread::spawn(move || created_at(&socket, &name).map(|volume| (volume, begun.elapsed())));
+    let request = csi::create_volume_on(NODE, &topology_key(DRIVER), &format!("direct-{loss:?}"));
+    let direct = runtime.spawn(pair(standby.socket.clone(), request));
     cluster.bound(&claim)?;
     let by_sidecars = begun.elapsed();
-    let direct = direct.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    let by_client = direct.as_ref().map(|(_, after)| *after);
+    let report = runtime.block_on(direct).unwrap_or_default();
     findings.note(
-        direct.is_some(),
+        report.volumes == 1 && report.failed.is_empty(),
         format!(
             "the active pod {loss}: a client at the other proxy has a volume after {:.1?}, the sidecars after \
-             {by_sidecars:.1?}",
-            by_client.unwrap_or_default()
+             {by_sidecars:.1?}; final errors: {:?}",
+            report.slowest(),
+            report.failed
         ),
     );
     if loss != Loss::Killed {
@@ -151,9 +150,6 @@ fn lost(
     }
     let made = made(setup) - before;
     findings.note(made == 2, format!("volumes made for a claim and a client: {made}"));
-    if let Some((volume, _)) = direct {
-        deleted_at(&standby.socket, &volume);
-    }
     cluster.end_claim(&claim)?;
     let left = cluster.edge.node(NODE).map(|node| node.holds(DRIVER)).unwrap_or_default();
     findings.note(left.is_empty(), format!("left of both volumes: {left:?}"));
@@ -161,7 +157,7 @@ fn lost(
 }
 
 /// Replaces the active proxy, once the other one is active: a new proxy could acquire a released Lease first.
-fn replace(setup: &Setup<'_>, active: &mut ProxyPod, other: &ProxyPod) -> Result<(), E2eError> {
+fn replace(setup: &Setup<'_>, active: &mut ProxyPod, other: &mut ProxyPod) -> Result<(), E2eError> {
     active.until_active()?;
     active.end()?;
     other.until_active()?;
@@ -170,33 +166,5 @@ fn replace(setup: &Setup<'_>, active: &mut ProxyPod, other: &ProxyPod) -> Result
 
 /// How often the drivers of all nodes have made a volume.
 fn made(setup: &Setup<'_>) -> usize {
-    let log = |node: &str| setup.logs.join(format!("driver-{node}-{DRIVER}.log"));
-    let counted = |node: &&str| std::fs::read_to_string(log(node)).unwrap_or_default().matches(MADE).count();
-    NODES.iter().map(counted).sum()
-}
-
-/// Asks for a volume until there is one, and returns its id.
-fn created_at(socket: &Path, name: &str) -> Option<String> {
-    runtime()?.block_on(async {
-        let request = csi::create_volume_on(NODE, &topology_key(DRIVER), name);
-        let answered = wait::try_until(BOUND, async || {
-            let request = csi::within(Duration::from_secs(10), request.clone());
-            csi::controller(socket).create_volume(request).await.ok()
-        });
-        Some(answered.await?.into_inner().volume?.volume_id)
-    })
-}
-
-fn deleted_at(socket: &Path, volume: &str) {
-    if let Some(runtime) = runtime() {
-        runtime.block_on(async {
-            let request = csi::within(Duration::from_secs(10), csi::delete_volume(volume));
-            // What is left is found on the node.
-            let _ = csi::controller(socket).delete_volume(request).await;
-        });
-    }
-}
-
-fn runtime() -> Option<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().ok()
+    NODES.iter().map(|node| setup.logged(&format!("driver-{node}-{DRIVER}"), MADE)).sum()
 }

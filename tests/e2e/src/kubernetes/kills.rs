@@ -5,17 +5,18 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use edge_csi_tests::arguments::{Arguments, unix};
+use edge_csi_tests::arguments::Arguments;
 use edge_csi_tests::random::Random;
 use edge_csi_tests::{port, wait};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Findings, add_node, remove_node, text};
 use super::cuts::SELECTED_NODE;
-use super::edge::start;
-use super::objects::{self, CLAIMS, CLASSES, CSI_DRIVERS, LEASES, VOLUMES, class_of};
+use super::edge::{hub_options, start};
+use super::node::MADE;
+use super::objects::{self, CLAIMS, CLASSES, CSI_DRIVERS, VOLUMES, class_of};
 use super::part::{Part, Ready};
-use super::proxy_pod::{ProxyPod, Served, define};
+use super::proxy_pod::{ProxyPod, Served, define, lease_of};
 use crate::error::E2eError;
 use crate::setup::Setup;
 use crate::table;
@@ -39,9 +40,6 @@ const SETTLED: Duration = Duration::from_secs(300);
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The driver's log message for a created volume.
-const MADE: &str = "volume created";
-
 /// Runs the kills, and checks that each claim has one volume, and that nothing is left of it.
 pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let api = cluster.api;
@@ -60,7 +58,7 @@ pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findi
     }
     api.delete(&format!("{CLASSES}/{}", class_of(DRIVER)))?;
     api.delete(&format!("{CSI_DRIVERS}/{DRIVER}"))?;
-    api.delete(&format!("{LEASES}/edge-csi-{DRIVER}"))?;
+    api.delete(&lease_of(DRIVER))?;
     outcome
 }
 
@@ -77,9 +75,12 @@ struct Killed {
     pods: [ProxyPod; 2],
     length: Duration,
     claims: u64,
+    created: u64,
     random: Random,
     kills: u32,
+    next_kill: Duration,
     fail_overs: u32,
+    next_fail_over: Duration,
 }
 
 impl Killed {
@@ -93,11 +94,7 @@ impl Killed {
         let hubs: Vec<u16> = (0..HUBS).map(|_| port::free()).collect();
         let mut parts = Vec::new();
         for (index, port) in hubs.iter().enumerate() {
-            let arguments = Arguments::new()
-                .pair("--listen", unix(&folder.join(format!("hub-{index}.sock"))))
-                .pair("--listen", format!("wss://127.0.0.1:{port}"))
-                .pair("--allow", "proxy=*:*")
-                .listener(&setup.certificates.hub);
+            let arguments = hub_options(setup, &folder.join(format!("hub-{index}.sock")), *port);
             parts.push(start(&format!("killed-hub-{index}"), &setup.components.hub, arguments, setup)?);
         }
         for name in NODES {
@@ -119,14 +116,18 @@ impl Killed {
         let served = Served { driver: DRIVER, nodes: &NODES, hubs: &hubs };
         let pod = |name| ProxyPod::start(setup, &cluster.plane, name, served);
         let pods = [pod("killed-first")?, pod("killed-second")?];
+        let length = Duration::from_secs(seconds);
         Ok(Self {
             parts,
             pods,
-            length: Duration::from_secs(seconds),
+            length,
             claims: MIN_CLAIMS.max(seconds / SECONDS_FOR_CLAIM),
+            created: 0,
             random: Random::new(seed),
             kills: 0,
+            next_kill: EVERY,
             fail_overs: 0,
+            next_fail_over: ACTIVE_EVERY.min(length / 2),
         })
     }
 
@@ -138,46 +139,53 @@ impl Killed {
         findings: &mut Findings,
     ) -> Result<(), E2eError> {
         let begun = Instant::now();
-        let (mut created, mut next, mut next_active) = (0, EVERY, ACTIVE_EVERY.min(self.length / 2));
         let ended = wait::poll_every(PAUSE, self.length + SETTLED, || {
             let now = begun.elapsed();
-            let step = || -> Result<(), E2eError> {
-                while created < self.claims
-                    && now.as_secs_f64() * self.claims as f64 >= self.length.as_secs_f64() * created as f64
-                {
-                    let mut claim = objects::claim(&claim_of(created), &class_of(DRIVER), "1Mi");
-                    let index = usize::try_from(created).unwrap_or_default() % NODES.len();
-                    claim["metadata"]["annotations"][SELECTED_NODE] = json!(NODES.get(index));
-                    cluster.api.create(CLAIMS, &claim)?;
-                    created += 1;
-                }
-                if now >= next {
-                    next += EVERY;
-                    self.kill(setup)?;
-                }
-                if now >= next_active {
-                    next_active += ACTIVE_EVERY;
-                    if let Some(active) = self.pods.iter_mut().find(|pod| pod.is_active()) {
-                        active.restart(setup)?;
-                        self.fail_overs += 1;
-                    }
-                }
-                self.pods.iter_mut().try_for_each(|pod| pod.revive(setup))
-            };
-            match { step }() {
+            match self.step(setup, cluster, now) {
                 Err(error) => Some(Err(error)),
-                Ok(()) => (now >= self.length && created == self.claims).then_some(Ok(())),
+                Ok(()) => (now >= self.length && self.created == self.claims).then_some(Ok(())),
             }
         });
         ended.unwrap_or(Ok(()))?;
         let words = format!(
-            "{created} claims in {:.0?}; killed meanwhile: {} hubs, agents and drivers, {} active proxies",
+            "{} claims in {:.0?}; killed meanwhile: {} hubs, agents and drivers, {} active proxies",
+            self.created,
             begun.elapsed(),
             self.kills,
             self.fail_overs
         );
-        findings.note(created == self.claims && self.kills > 0 && self.fail_overs > 0, words);
+        findings.note(self.created == self.claims && self.kills > 0 && self.fail_overs > 0, words);
         Ok(())
+    }
+
+    /// Does what is due at this time after the begin.
+    fn step(&mut self, setup: &Setup<'_>, cluster: &Cluster, now: Duration) -> Result<(), E2eError> {
+        while self.created < self.claims
+            && now.as_secs_f64() * self.claims as f64 >= self.length.as_secs_f64() * self.created as f64
+        {
+            let mut claim = objects::claim(&claim_of(self.created), &class_of(DRIVER), "1Mi");
+            let index = usize::try_from(self.created).unwrap_or_default() % NODES.len();
+            claim["metadata"]["annotations"][SELECTED_NODE] = json!(NODES.get(index));
+            cluster.api.create(CLAIMS, &claim)?;
+            self.created += 1;
+        }
+        if now >= self.next_kill {
+            self.next_kill += EVERY;
+            self.kill(setup)?;
+        }
+        if now >= self.next_fail_over {
+            self.next_fail_over += ACTIVE_EVERY;
+            if let Some(active) = self.pods.iter_mut().find(|pod| pod.is_active()) {
+                active.restart(setup)?;
+                self.fail_overs += 1;
+            }
+        }
+        self.revive(setup)
+    }
+
+    /// Starts what has ended in the pods, as kubelet does.
+    fn revive(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
+        self.pods.iter_mut().try_for_each(|pod| pod.revive(setup))
     }
 
     /// Kills a hub, an agent or a driver, and starts it again.
@@ -216,7 +224,7 @@ impl Killed {
         let volumes = own(api.list(VOLUMES)?);
         let handles: BTreeSet<&String> = volumes.iter().collect();
         let counts: Vec<usize> = NODES.iter().map(|node| held(setup, node, "volumes").len()).collect();
-        let made: usize = NODES.iter().map(|node| made(setup, node)).sum();
+        let made: usize = NODES.iter().map(|node| setup.logged(&format!("{node}-driver"), MADE)).sum();
         findings.note(
             handles.len() == wanted && volumes.len() == wanted && counts.iter().sum::<usize>() == wanted,
             format!(
@@ -254,7 +262,7 @@ impl Killed {
         mut reached: impl FnMut() -> Option<()>,
     ) -> Result<bool, E2eError> {
         let waited = wait::poll_every(PAUSE, SETTLED, || {
-            if let Err(error) = self.pods.iter_mut().try_for_each(|pod| pod.revive(setup)) {
+            if let Err(error) = self.revive(setup) {
                 return Some(Err(error));
             }
             reached().map(Ok)
@@ -272,10 +280,4 @@ fn held(setup: &Setup<'_>, node: &str, part: &str) -> Vec<String> {
     let folder = setup.scratch.join("killed").join(node).join("driver").join(part);
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path().display().to_string()).collect()
-}
-
-/// How often the driver of a node has made a volume.
-fn made(setup: &Setup<'_>, node: &str) -> usize {
-    let log = setup.logs.join(format!("{node}-driver.log"));
-    std::fs::read_to_string(log).unwrap_or_default().matches(MADE).count()
 }

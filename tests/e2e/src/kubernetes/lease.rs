@@ -1,6 +1,5 @@
 //! A provisioner loses its lease in the middle of a CreateVolume without noticing.
 
-use std::path::Path;
 use std::time::Duration;
 
 use edge_csi_tests::wait;
@@ -9,6 +8,7 @@ use serde_json::json;
 use super::cluster::{BOUND, Cluster, Findings};
 use super::cuts::SELECTED_NODE;
 use super::edge::{DRIVERS, NODES, STRICT, rival_log, start_rival};
+use super::node::MADE;
 use super::objects::{self, CLAIMS, LEASES, VOLUMES, class_of};
 use crate::error::E2eError;
 use crate::setup::Setup;
@@ -37,9 +37,6 @@ const ASKED: &str = "/csi.v1.Controller/CreateVolume";
 /// The agent's log message for a call that joined another call's operation.
 const JOINED: &str = "joined the running operation";
 
-/// The driver's log message for a created volume.
-const MADE: &str = "volume created";
-
 /// When the provisioner that lost its lease continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Resumes {
@@ -67,9 +64,8 @@ fn lost(
     findings: &mut Findings,
     resumes: Resumes,
 ) -> Result<(), E2eError> {
-    let log = |name: &str| setup.logs.join(format!("{name}.log"));
-    let (agent, driver) = (log(&format!("agent-{NODE}")), log(&format!("driver-{NODE}-{DRIVER}")));
-    let second_log = log(&rival_log(RIVALS[1]));
+    let (agent, driver) = (format!("agent-{NODE}"), format!("driver-{NODE}-{DRIVER}"));
+    let second_log = rival_log(RIVALS[1]);
     let lease = format!("{LEASES}/{DRIVER}");
     let holds = |host: &'static str| {
         cluster.api.until(&lease, &format!("held by {host}"), BOUND, |lease| {
@@ -81,11 +77,9 @@ fn lost(
     holds(RIVALS[0])?;
     let _second = start_rival(setup, &cluster.plane, RIVALS[1], &ELECTION)?;
 
-    let counted =
-        |file: &Path, words: &str| std::fs::read_to_string(file).unwrap_or_default().matches(words).count();
-    let asked = || counted(&second_log, ASKED);
-    let (dispatched, joined) = (|| counted(&agent, DISPATCHED), || counted(&agent, JOINED));
-    let before = (dispatched(), joined(), asked(), counted(&driver, MADE));
+    let asked = || setup.logged(&second_log, ASKED);
+    let (dispatched, joined) = (|| setup.logged(&agent, DISPATCHED), || setup.logged(&agent, JOINED));
+    let before = (dispatched(), joined(), asked(), setup.logged(&driver, MADE));
     let freeze = |frozen: bool| {
         if let Some(driver) = cluster.edge.node(NODE).and_then(|node| node.driver(DRIVER)) {
             if frozen { driver.freeze() } else { driver.thaw() }
@@ -125,7 +119,7 @@ fn lost(
         .note(ended, format!("the first provisioner continues {resumes:?}, and exits; the claim is bound"));
     let volumes: usize =
         cluster.edge.nodes.iter().flat_map(|node| DRIVERS.map(|driver| node.volumes(driver))).sum();
-    let (made, objects) = (counted(&driver, MADE) - before.3, cluster.api.list(VOLUMES)?.len());
+    let (made, objects) = (setup.logged(&driver, MADE) - before.3, cluster.api.list(VOLUMES)?.len());
     findings.note(
         (volumes, made, objects) == (1, 1, 1),
         format!("volumes: {volumes}, made: {made} times, PersistentVolumes: {objects}"),

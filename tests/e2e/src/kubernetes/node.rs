@@ -14,6 +14,9 @@ use crate::link_condition::LinkCondition;
 use crate::sanity::SECRET;
 use crate::setup::Setup;
 
+/// The driver's log message for a created volume.
+pub(super) const MADE: &str = "volume created";
+
 /// A node with its drivers, its agent and the cable to the hub. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -138,10 +141,20 @@ impl Cable {
     fn connect(&mut self, setup: &Setup<'_>, condition: LinkCondition) -> Result<(), E2eError> {
         // The port is free once the previous process has ended.
         self.process = None;
-        let options = condition.cable().unwrap_or_default();
-        let arguments = Arguments::new().flags(options).pair("--tcp", &self.ends);
-        let mut command = Command::new(&setup.components.cable);
-        self.process = Some(Process::respawn(setup.logs, &self.log, command.args(arguments))?);
+        let options = Arguments::new().flags(condition.cable().unwrap_or_default());
+        self.process = Some(start_cable(setup, &self.log, options, std::slice::from_ref(&self.ends))?);
         Ok(())
     }
+}
+
+/// Starts a cable with these options between these listening and forwarding addresses.
+pub(super) fn start_cable(
+    setup: &Setup<'_>,
+    log: &str,
+    options: Arguments,
+    ends: &[String],
+) -> Result<Process, E2eError> {
+    let arguments = ends.iter().fold(options, |all, ends| all.pair("--tcp", ends));
+    let mut command = Command::new(&setup.components.cable);
+    Ok(Process::respawn(setup.logs, log, command.args(arguments))?)
 }

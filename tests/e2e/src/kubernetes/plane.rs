@@ -127,13 +127,20 @@ impl Plane {
         let definitions = setup.components.snapshot_definitions()?;
         for (group, resource) in SNAPSHOTS {
             let path = definitions.join(format!("{group}.storage.k8s.io_{resource}.yaml"));
-            let text = std::fs::read_to_string(&path).map_err(|cause| E2eError::File { path, cause })?;
-            self.api.create_yaml(DEFINITIONS, &text)?;
-            let path = format!("{DEFINITIONS}/{resource}.{group}.storage.k8s.io");
-            let established = |definition: &Value| has_condition(definition, "Established").then_some(());
-            self.api.until(&path, "established", START, established)?;
+            self.define(path, &format!("{resource}.{group}.storage.k8s.io"))?;
         }
         Ok(())
+    }
+
+    /// Creates the definition in a file, unless it exists, and waits until the API server serves it.
+    pub(super) fn define(&self, path: PathBuf, name: &str) -> Result<(), E2eError> {
+        let definition = format!("{DEFINITIONS}/{name}");
+        if self.api.read(&definition)?.is_none() {
+            let text = std::fs::read_to_string(&path).map_err(|cause| E2eError::File { path, cause })?;
+            self.api.create_yaml(DEFINITIONS, &text)?;
+        }
+        let established = |definition: &Value| has_condition(definition, "Established").then_some(());
+        self.api.until(&definition, "established", START, established)
     }
 }
 

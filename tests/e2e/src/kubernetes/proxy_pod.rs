@@ -1,7 +1,6 @@
 //! A proxy with placements at the API server and its stock sidecars, as in a pod of the overlay `two-proxies`.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use edge_csi_tests::arguments::{Arguments, unix};
@@ -11,6 +10,8 @@ use serde_json::{Value, json};
 
 use super::cluster::BOUND;
 use super::edge::{STRICT, sidecar_options};
+use super::node::start_cable;
+use super::objects::LEASES;
 use super::part::{Part, Ready};
 use super::plane::{Plane, write};
 use crate::error::E2eError;
@@ -29,9 +30,6 @@ const SIDECARS: [(&str, &[&str]); 4] = [
 
 /// The definitions of the objects in which proxies keep placements.
 const DEFINITIONS: [&str; 2] = ["placements", "drivernodes"];
-
-/// The collection of resource definitions.
-const DEFINED: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// A driver and its nodes, and the ports of the hubs, for all proxies of the driver.
 #[derive(Debug, Clone, Copy)]
@@ -56,14 +54,15 @@ pub(super) struct ProxyPod {
 
 /// Creates the definitions, unless they exist.
 pub(super) fn define(setup: &Setup<'_>, plane: &Plane) -> Result<(), E2eError> {
-    for name in DEFINITIONS {
-        if plane.api.read(&format!("{DEFINED}/{name}.edge-csi.io"))?.is_none() {
-            let path = setup.components.root().join(format!("deploy/base/crd/{name}.yaml"));
-            let text = std::fs::read_to_string(&path).map_err(|cause| E2eError::File { path, cause })?;
-            plane.api.create_yaml(DEFINED, &text)?;
-        }
-    }
-    Ok(())
+    let folder = setup.components.root().join("deploy/base/crd");
+    DEFINITIONS.into_iter().try_for_each(|name| {
+        plane.define(folder.join(format!("{name}.yaml")), &format!("{name}.edge-csi.io"))
+    })
+}
+
+/// Returns the path of the Lease of a driver's active proxy.
+pub(super) fn lease_of(driver: &str) -> String {
+    format!("{LEASES}/edge-csi-{driver}")
 }
 
 impl ProxyPod {
@@ -116,17 +115,13 @@ impl ProxyPod {
 
     /// Whether the proxy is the active one, and connected.
     pub(super) fn is_active(&self) -> bool {
-        wait::is_ready(([127, 0, 0, 1], self.page).into())
+        is_ready(self.page)
     }
 
     /// Waits until the proxy is the active one.
-    pub(super) fn until_active(&self) -> Result<(), E2eError> {
-        let active = wait::poll(BOUND, || self.is_active().then_some(()));
-        active.ok_or_else(|| E2eError::Timeout {
-            waited_for: format!("the proxy {} is active", self.name),
-            bound: BOUND,
-            last: self.proxy.process().map(Process::tail).unwrap_or_default(),
-        })
+    pub(super) fn until_active(&mut self) -> Result<(), E2eError> {
+        let page = self.page;
+        self.proxy.ready_within(BOUND, "/readyz", || is_ready(page))
     }
 
     pub(super) fn kill(&mut self) {
@@ -182,10 +177,12 @@ impl ProxyPod {
     }
 }
 
+fn is_ready(page: u16) -> bool {
+    wait::is_ready(([127, 0, 0, 1], page).into())
+}
+
 fn cable(setup: &Setup<'_>, name: &str, ends: &[String]) -> Result<Process, E2eError> {
-    let arguments = ends.iter().fold(Arguments::new(), |all, ends| all.pair("--tcp", ends));
-    let mut command = Command::new(&setup.components.cable);
-    Ok(Process::respawn(setup.logs, &format!("cable-{name}"), command.args(arguments))?)
+    start_cable(setup, &format!("cable-{name}"), Arguments::new(), ends)
 }
 
 /// Writes a kubeconfig with the API server at a port of this machine, and returns the address of the API server.

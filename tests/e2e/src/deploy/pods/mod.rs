@@ -354,24 +354,34 @@ impl Pods<'_> {
             ("edge-csi-node", node, "daemonset", "edge-csi-node"),
             ("edge-csi", "edge-csi-controller-0", "statefulset", "edge-csi-controller"),
         ] {
-            let c = &mut self.cluster;
-            c.kubectl(["delete", "pod", pod, "--namespace", namespace, "--grace-period=0", "--force"])?;
-            let status =
-                ["rollout", "status", &format!("{kind}/{set}"), "--namespace", namespace, "--timeout=1m"];
-            c.until(&format!("{pod} was killed, and {set} is ready again"), |c| {
-                c.kubectl(status).map(drop).map_err(|error| error.to_string())
-            })?;
+            self.kubectl(&format!("delete pod {pod} --namespace {namespace} --grace-period=0 --force"))?;
+            let words = format!("{pod} was killed, and {set} is ready again");
+            self.rolled_out(&words, &format!("{kind}/{set}"), namespace)?;
             let now = self.volume()?;
             let lost: Vec<&String> = before.iter().filter(|line| !now.contains(line)).collect();
             self.cluster.note(lost.is_empty(), format!("lost of the volume: {lost:?}"));
-            let claim = format!("after-{set}");
-            self.cluster.claim(&claim)?;
-            self.cluster
-                .until(&format!("the pod {claim} is ready"), |c| ready(c, &format!("{PODS}/{claim}")))?;
+            self.claimed(&format!("after-{set}"))?;
         }
-        self.cluster.kubectl(["delete", "pod,pvc", "after-edge-csi-node", "after-edge-csi-controller"])?;
+        self.kubectl("delete pod,pvc after-edge-csi-node after-edge-csi-controller")?;
         self.known = self.restarts()?;
         Ok(())
+    }
+
+    fn kubectl(&self, line: &str) -> Result<(), E2eError> {
+        self.cluster.kubectl(line.split(' ')).map(drop)
+    }
+
+    /// Waits until all pods of a set, such as `deployment/NAME`, are ready. `words` are for the report.
+    fn rolled_out(&mut self, words: &str, set: &str, namespace: &str) -> Result<(), E2eError> {
+        let status = format!("rollout status {set} --namespace {namespace} --timeout=1m");
+        self.cluster
+            .until(words, |c| c.kubectl(status.split(' ')).map(drop).map_err(|error| error.to_string()))
+    }
+
+    /// Creates a claim and its pod, and waits until the pod is ready.
+    fn claimed(&mut self, claim: &str) -> Result<(), E2eError> {
+        self.cluster.claim(claim)?;
+        self.cluster.until(&format!("the pod {claim} is ready"), |c| ready(c, &format!("{PODS}/{claim}")))
     }
 
     fn check_volumes_deleted(&mut self) -> Result<(), E2eError> {

@@ -2,9 +2,8 @@
 
 use std::time::Instant;
 
-use super::{Pods, ready};
+use super::Pods;
 use crate::error::E2eError;
-use crate::kubernetes::objects::PODS;
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/edge-csi/leases/edge-csi-csi-hostpath";
 
@@ -20,7 +19,7 @@ impl Pods<'_> {
         // Ends with the pod: two proxies with two stores must not run at once.
         self.kubectl("delete statefulset edge-csi-controller --namespace edge-csi --cascade=foreground")?;
         self.kubectl("apply -k overlays/two-proxies")?;
-        self.rolled_out()?;
+        self.rolled_out("both proxies are rolled out", DEPLOYMENT, "edge-csi")?;
         self.claimed(moved)?;
 
         let lease = self.cluster.plane.api.read(LEASE)?.unwrap_or_default();
@@ -36,24 +35,8 @@ impl Pods<'_> {
         self.cluster.note(!active.is_empty(), words);
 
         self.kubectl(&format!("rollout restart {DEPLOYMENT} --namespace edge-csi"))?;
-        self.rolled_out()?;
+        self.rolled_out("both proxies are rolled out", DEPLOYMENT, "edge-csi")?;
         self.claimed(after_roll_out)?;
         self.kubectl(&format!("delete pod,pvc {}", CLAIMS.join(" ")))
-    }
-
-    fn kubectl(&self, line: &str) -> Result<(), E2eError> {
-        self.cluster.kubectl(line.split(' ')).map(drop)
-    }
-
-    fn rolled_out(&mut self) -> Result<(), E2eError> {
-        let status = format!("rollout status {DEPLOYMENT} --namespace edge-csi --timeout=1m");
-        self.cluster.until("both proxies are rolled out", |c| {
-            c.kubectl(status.split(' ')).map(drop).map_err(|error| error.to_string())
-        })
-    }
-
-    fn claimed(&mut self, claim: &str) -> Result<(), E2eError> {
-        self.cluster.claim(claim)?;
-        self.cluster.until(&format!("the pod {claim} is ready"), |c| ready(c, &format!("{PODS}/{claim}")))
     }
 }
