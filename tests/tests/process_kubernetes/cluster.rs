@@ -36,8 +36,8 @@ struct Shared {
     watched: Mutex<Vec<Watch>>,
     statuses: Mutex<Vec<NodeStatus>>,
     secrets: Mutex<BTreeMap<String, String>>,
-    /// The reason for which writes of statuses fail.
-    failure: Mutex<String>,
+    /// The answer to statuses; without one, the request ends.
+    answer: Mutex<Option<StatusResult>>,
     /// Counts the ends of watches.
     ended: watch::Sender<u64>,
 }
@@ -53,7 +53,7 @@ impl Cluster {
             watched: Mutex::default(),
             statuses: Mutex::default(),
             secrets: Mutex::default(),
-            failure: Mutex::default(),
+            answer: Mutex::new(Some(StatusResult::default())),
             ended: watch::Sender::default(),
         });
         let mut cluster = Self { source, shared, hub: None };
@@ -91,8 +91,10 @@ impl Cluster {
         self.shared.log.send_modify(|log| {
             let revision = log.len() as u64 + 1;
             let changed = changed.into_iter().map(|kind| Object { object: Some(kind) }).collect();
-            let (source, snapshot) = (self.source, false);
-            log.push(Update { source, revision, snapshot, complete: true, changed, removed });
+            let (source, versions) = (self.source, versions(revision));
+            let change =
+                Update { source, revision, complete: true, changed, removed, versions, ..Update::default() };
+            log.push(change);
         });
     }
 
@@ -101,9 +103,14 @@ impl Cluster {
         self.shared.secrets.lock().unwrap().insert(name.to_owned(), value.to_owned());
     }
 
-    /// Makes writes of statuses fail for this reason, or succeed with `None`.
+    /// Makes writes of statuses fail for this reason, or succeed without one.
     pub(crate) fn fails(&self, failure: &str) {
-        failure.clone_into(&mut self.shared.failure.lock().unwrap());
+        self.answers(Some(StatusResult { failure: failure.to_owned(), ..StatusResult::default() }));
+    }
+
+    /// Sets the answer to statuses; with `None` the request ends without one.
+    pub(crate) fn answers(&self, answer: Option<StatusResult>) {
+        *self.shared.answer.lock().unwrap() = answer;
     }
 
     /// Ends the node's watch, as a hub does that considers the node lost. The node may watch again.
@@ -113,7 +120,7 @@ impl Cluster {
 
     /// Returns the node's last watch.
     pub(crate) fn asked_last(&self) -> Option<Watch> {
-        self.shared.watched.lock().unwrap().last().copied()
+        self.shared.watched.lock().unwrap().last().cloned()
     }
 
     /// Returns whether all reported statuses fulfil the condition.
@@ -155,12 +162,13 @@ impl Cluster {
             let changed = vec![Object { object: Some(kind.clone()) }];
             Update { source, revision, snapshot, changed, ..Update::default() }
         });
-        let last = Update { source, revision, snapshot, complete: true, ..Update::default() };
+        let versions = versions(revision);
+        let last = Update { source, revision, snapshot, complete: true, versions, ..Update::default() };
         parts.chain([last]).collect()
     }
 
     async fn updates(&self, watch: Watch, mut replies: ReplySender) {
-        self.shared.watched.lock().unwrap().push(watch);
+        self.shared.watched.lock().unwrap().push(watch.clone());
         let (mut log, mut ended) = (self.shared.log.subscribe(), self.shared.ended.subscribe());
         let mut sent = usize::try_from(watch.revision).unwrap();
         if watch.source != self.source {
@@ -204,8 +212,9 @@ impl Service for Cluster {
             Asked::Watch(watch) => return self.updates(watch, replies).await,
             Asked::Status(status) => {
                 self.shared.statuses.lock().unwrap().push(status);
-                let failure = self.shared.failure.lock().unwrap().clone();
-                StatusResult { failure, volumes_in_use: false }.encode_to_vec()
+                let answer = self.shared.answer.lock().unwrap().clone();
+                let Some(answer) = answer else { return };
+                answer.encode_to_vec()
             }
             Asked::Secret(query) => {
                 let SecretName { namespace, name } = query.secret.unwrap();
@@ -218,6 +227,11 @@ impl Service for Cluster {
         };
         let _ = replies.send_and_finish(answer.into(), Bytes::new()).await;
     }
+}
+
+/// The `resourceVersion` of all pods at this revision.
+pub(crate) fn versions(revision: u64) -> BTreeMap<u32, u64> {
+    [(1, 100 + revision)].into()
 }
 
 fn key(kind: &Kind) -> ObjectKey {

@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
 
-use edge_csi_common::kubernetes::message::PersistentVolume;
 use edge_csi_common::kubernetes::message::object::Kind;
+use edge_csi_common::kubernetes::message::{PersistentVolume, StatusNumber, StatusResult};
 use edge_csi_tests::{page, wait};
 use rustix::mount::MountFlags;
 
@@ -67,6 +67,42 @@ async fn a_node_reports_its_status_after_each_ended_watch() {
         wait::until("it reports again", async || (cluster.statuses() > reported).then_some(())).await;
     }
     cluster.volume_reported("web-0", |volume| volume.published).await;
+}
+
+/// The numbers of statuses keep a hub that the node has left from writing an older one.
+#[tokio::test]
+async fn statuses_are_in_order_over_lost_answers_and_starts() {
+    if !may_mount("statuses_are_in_order_over_lost_answers_and_starts") {
+        return;
+    }
+    let (mut node, cluster) = node_with_a_pod(fixture().await).await;
+    let reports = async |what: &str, is: &dyn Fn(&StatusNumber) -> bool| {
+        cluster.ends_the_watch();
+        cluster.reported(what, |status| status.number.as_ref().is_some_and(is)).await.number.unwrap()
+    };
+    let first = reports("it has been answered", &|number| !number.unanswered).await;
+    assert_eq!(first.start, 1);
+    assert!(cluster.always_reported(|status| status.number.as_ref().unwrap().instance == first.instance));
+
+    cluster.answers(None);
+    let lost = reports("there is a later one", &|number| number.number > first.number).await;
+    cluster.answers(Some(StatusResult::default()));
+    cluster.reported("it had no answer", |status| status.number.as_ref().unwrap().unanswered).await;
+    let written = reports("it has been answered again", &|number| !number.unanswered).await;
+    assert!(written.number > lost.number && !lost.unanswered);
+
+    node.cluster.agent.as_mut().unwrap().kill();
+    start_agent(&mut node);
+    let second = |number: &StatusNumber| (number.instance, number.start) == (first.instance, 2);
+    let started =
+        cluster.reported("it has started again", |status| status.number.is_some_and(|it| second(&it)));
+    assert!(started.await.number.unwrap().unanswered);
+
+    // The hub has seen a later one than this state directory knows of: the directory was restored.
+    let (failure, superseded) = ("is older than".to_owned(), true);
+    cluster.answers(Some(StatusResult { failure, superseded, ..StatusResult::default() }));
+    let renewed = reports("it has a new instance", &|number| number.instance != first.instance).await;
+    assert!(renewed.start == 1 && renewed.unanswered);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
-use cluster::{Cluster, attachment, claim, driver, in_use, of_claim, persistent_volume, pod};
+use cluster::{Cluster, attachment, claim, driver, in_use, of_claim, persistent_volume, pod, versions};
 use csi_proto::csi::v1 as csi;
 use edge_csi_common::kubernetes::message::object::Kind;
 use edge_csi_common::kubernetes::message::{PersistentVolume, SecretName, Watch};
@@ -157,7 +157,7 @@ async fn pods_keep_their_volumes_over_crash_and_reboot() {
     node.cluster.agent.as_mut().unwrap().kill();
     start_agent(&mut node);
     wait::until("it asks from where it was", async || {
-        cluster.asked_last().filter(|asked| *asked == Watch { source: 7, revision: 7 })
+        cluster.asked_last().filter(|asked| *asked == Watch { source: 7, revision: 7, versions: versions(7) })
     })
     .await;
     node.published(&volume).await;

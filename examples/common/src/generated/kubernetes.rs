@@ -25,7 +25,7 @@ pub mod request {
     }
 }
 /// Requests the objects of the calling node, and all later changes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, ::prost::Message)]
 pub struct Watch {
     /// The instance of the hub that the revision is of; 0 if the node has no objects.
     #[prost(uint64, tag = "1")]
@@ -33,6 +33,10 @@ pub struct Watch {
     /// The revision on the node's disk. The hub resumes from there if it can, otherwise it sends a snapshot.
     #[prost(uint64, tag = "2")]
     pub revision: u64,
+    /// As in the last Update. A hub with older objects sends nothing until its objects are as new: an older set would unmount
+    /// the volumes of pods that are newer.
+    #[prost(btree_map = "uint32, uint64", tag = "3")]
+    pub versions: ::prost::alloc::collections::BTreeMap<u32, u64>,
 }
 /// A part of what has changed. Parts count once one with complete has come: then they are one change.
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
@@ -55,6 +59,10 @@ pub struct Update {
     /// Objects that were deleted or moved to another node. Empty in a snapshot.
     #[prost(message, repeated, tag = "6")]
     pub removed: ::prost::alloc::vec::Vec<ObjectKey>,
+    /// The highest resourceVersion in the hub's objects, by their kind, as the oneof of Object numbers it. In the last part only;
+    /// a kind is missing if its versions are not numbers.
+    #[prost(btree_map = "uint32, uint64", tag = "7")]
+    pub versions: ::prost::alloc::collections::BTreeMap<u32, u64>,
 }
 /// What an object is known by.
 #[derive(PartialOrd, Ord)]
@@ -319,6 +327,26 @@ pub struct NodeStatus {
     /// The state of each pod volume, and why it waits.
     #[prost(message, repeated, tag = "4")]
     pub pod_volumes: ::prost::alloc::vec::Vec<PodVolumeStatus>,
+    /// The place of this status in the order of the node's statuses. An agent without it has one hub.
+    #[prost(message, optional, tag = "5")]
+    pub number: ::core::option::Option<StatusNumber>,
+}
+/// The order of the statuses of a node, over restarts of its agent and changes of its hub.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StatusNumber {
+    /// A random number that the node's state directory keeps. Statuses of different directories have no order.
+    #[prost(uint64, tag = "1")]
+    pub instance: u64,
+    /// The start of the agent, from 1.
+    #[prost(uint64, tag = "2")]
+    pub start: u64,
+    /// The number of the status since that start, from 1.
+    #[prost(uint64, tag = "3")]
+    pub number: u64,
+    /// An earlier status had no answer, so a hub may still write it. This one is written after its number, which keeps the earlier
+    /// one from being written.
+    #[prost(bool, tag = "4")]
+    pub unanswered: bool,
 }
 /// A driver of the node.
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
@@ -405,6 +433,10 @@ pub struct StatusResult {
     /// Whether the volumes in use were written, whatever the result of the rest. True if there is no failure.
     #[prost(bool, tag = "2")]
     pub volumes_in_use: bool,
+    /// A status with a higher number was written. If the node has sent none, its state directory was restored from a copy: it takes
+    /// a new instance.
+    #[prost(bool, tag = "3")]
+    pub superseded: bool,
 }
 /// Asks for a secret that an object of the node names.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -61,7 +61,9 @@ pub(super) async fn follow(
         let ended = watch(&hub, &mut position, &sender, &view, &mut retries).await;
         match &ended {
             Ended::ReceiverClosed => return,
-            Ended::Change(error) if error.needs_snapshot() => position = Watch::default(),
+            Ended::Change(error) if error.needs_snapshot() => {
+                (position.source, position.revision) = (0, 0);
+            }
             _ => {}
         }
         let text = ended.to_string();
@@ -77,7 +79,7 @@ async fn watch(
     view: &PluginView,
     retries: &mut Retries,
 ) -> Ended {
-    let mut updates = match hub.watch(*position).await {
+    let mut updates = match hub.watch(position.clone()).await {
         Ok(updates) => updates,
         Err(error) => return error.into(),
     };

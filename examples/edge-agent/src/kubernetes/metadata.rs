@@ -2,34 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use prost::Message;
-
 use edge_csi_common::kubernetes::ObjectKind;
 use edge_csi_common::kubernetes::message::object::Kind;
 use edge_csi_common::kubernetes::message::{
     Attachment, Claim, Driver, Object, ObjectKey, PersistentVolume, Pod, Update, Watch,
 };
 
-/// The maximum number of objects of a node.
-pub(super) const MAX_OBJECTS: usize = 16_384;
-
-/// The maximum size of all objects of a node in bytes.
-pub(super) const MAX_BYTES: usize = 16 << 20;
-
-/// The maximum size of an encoded object in bytes, besides its kind.
-const OVERHEAD: usize = 16;
-
 /// Why a change cannot be applied. The objects stay unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ChangeError {
-    /// Too many objects.
-    #[error("the node would have {found} objects; expected at most {MAX_OBJECTS}: move pods to other nodes")]
-    TooMany { found: usize },
-    /// Too many bytes.
-    #[error(
-        "the node's objects would have {found} bytes; expected at most {MAX_BYTES}: move pods to other nodes"
-    )]
-    TooLarge { found: usize },
     /// Parts of two changes are mixed.
     #[error("a part of revision {found} arrived within revision {expected}; requesting a snapshot")]
     Mixed {
@@ -75,11 +56,11 @@ impl Assembly {
     /// Adds a part. Returns the complete change if this was its last part.
     ///
     /// # Errors
-    /// If the part belongs to another change, or the change is too large.
+    /// If the part belongs to another change.
     pub(super) fn add(&mut self, part: Update) -> Result<Option<Update>, ChangeError> {
         let Some(whole) = &mut self.0 else {
             self.0 = Some(part);
-            return self.finished();
+            return Ok(self.take_complete());
         };
         if (part.source, part.revision, part.snapshot) != (whole.source, whole.revision, whole.snapshot) {
             return Err(ChangeError::Mixed { expected: whole.revision, found: part.revision });
@@ -87,25 +68,13 @@ impl Assembly {
         whole.complete = part.complete;
         whole.changed.extend(part.changed);
         whole.removed.extend(part.removed);
-        self.finished()
+        whole.versions = part.versions;
+        Ok(self.take_complete())
     }
 
-    fn finished(&mut self) -> Result<Option<Update>, ChangeError> {
-        let Some(change) = &self.0 else { return Ok(None) };
-        // A change that replaces all objects is twice as large as the objects.
-        within_bounds(change.changed.len() + change.removed.len(), change.encoded_len(), 2)?;
-        Ok(if change.complete { self.0.take() } else { None })
+    fn take_complete(&mut self) -> Option<Update> {
+        self.0.take_if(|change| change.complete)
     }
-}
-
-fn within_bounds(objects: usize, bytes: usize, times: usize) -> Result<(), ChangeError> {
-    if objects > times * MAX_OBJECTS {
-        return Err(ChangeError::TooMany { found: objects });
-    }
-    if bytes > times * MAX_BYTES {
-        return Err(ChangeError::TooLarge { found: bytes });
-    }
-    Ok(())
 }
 
 /// The objects of a node at one revision.
@@ -113,6 +82,8 @@ fn within_bounds(objects: usize, bytes: usize, times: usize) -> Result<(), Chang
 pub(super) struct Metadata {
     source: u64,
     revision: u64,
+    /// The highest `resourceVersion` in the hub's objects, by their kind.
+    versions: BTreeMap<u32, u64>,
     objects: BTreeMap<ObjectKey, Kind>,
 }
 
@@ -120,7 +91,7 @@ impl Metadata {
     /// Returns the objects after a change.
     ///
     /// # Errors
-    /// If the change does not follow the current revision, or the result exceeds a bound.
+    /// If the change does not follow the current revision.
     pub(super) fn after(&self, change: Update) -> Result<Self, ChangeError> {
         let is_empty = change.changed.is_empty() && change.removed.is_empty();
         // A hub that resumes a watch first sends an empty change.
@@ -134,6 +105,10 @@ impl Metadata {
                 found_source: change.source,
             });
         }
+        if is_resumption && !change.snapshot {
+            // The versions stay as they are saved: a resumption writes nothing to the disk.
+            return Ok(self.clone());
+        }
         let mut objects = if change.snapshot { BTreeMap::new() } else { self.objects.clone() };
         for key in &change.removed {
             objects.remove(key);
@@ -142,9 +117,9 @@ impl Metadata {
         for kind in change.changed.into_iter().filter_map(|object| object.object) {
             objects.insert(kind.key(), kind);
         }
-        let bytes = objects.values().map(|kind| kind.encoded_len() + OVERHEAD).sum();
-        within_bounds(objects.len(), bytes, 1)?;
-        Ok(Self { source: change.source, revision: change.revision, objects })
+        let known = |number: &u32| ObjectKind::ALL.into_iter().any(|kind| kind as u32 == *number);
+        let versions = change.versions.into_iter().filter(|(number, _)| known(number)).collect();
+        Ok(Self { source: change.source, revision: change.revision, versions, objects })
     }
 
     /// Returns a snapshot of all objects.
@@ -156,12 +131,18 @@ impl Metadata {
             complete: true,
             changed: self.objects.values().map(|kind| Object { object: Some(kind.clone()) }).collect(),
             removed: Vec::new(),
+            versions: self.versions.clone(),
         }
+    }
+
+    /// The hub's instance that sent the objects; 0 if none has.
+    pub(super) const fn source(&self) -> u64 {
+        self.source
     }
 
     /// Returns the position for a watch of later changes.
     pub(super) fn position(&self) -> Watch {
-        Watch { source: self.source, revision: self.revision }
+        Watch { source: self.source, revision: self.revision, versions: self.versions.clone() }
     }
 
     /// Returns the number of objects.
@@ -234,6 +215,8 @@ mod tests {
             complete: true,
             changed: changed.iter().map(|name| Object { object: Some(pod(name)) }).collect(),
             removed: removed.iter().map(|name| ObjectKind::Pod.key("ns", name)).collect(),
+            // The second kind is of a later hub.
+            versions: [(ObjectKind::Pod as u32, revision), (99, 1)].into(),
         }
     }
 
@@ -261,15 +244,17 @@ mod tests {
         let first = Metadata::default().after(change(7, 3, true, &["a", "b"], &[])).unwrap();
         let second = first.after(change(7, 5, false, &["c"], &["a", "x"])).unwrap();
         assert_eq!(names(&second), ["b", "c"]);
-        assert_eq!(second.position(), Watch { source: 7, revision: 5 });
-        assert_eq!(second.after(change(7, 5, false, &[], &[])).unwrap(), second);
+        assert_eq!(second.position(), Watch { source: 7, revision: 5, versions: [(1, 5)].into() });
+        let resumed = Update { versions: [(1, 9)].into(), ..change(7, 5, false, &[], &[]) };
+        assert_eq!(second.after(resumed).unwrap(), second, "nothing to save");
         assert!(second.after(change(8, 5, false, &[], &[])).is_err());
         for (source, revision) in [(7, 5), (7, 4), (8, 6)] {
             let error = second.after(change(source, revision, false, &["d"], &[])).unwrap_err();
             assert!(error.needs_snapshot() && error.to_string().contains("does not follow"), "{error}");
         }
         let other = second.after(change(8, 1, true, &["d"], &[])).unwrap();
-        assert_eq!((names(&other), other.position()), (vec!["d"], Watch { source: 8, revision: 1 }));
+        let expected = Watch { source: 8, revision: 1, versions: [(1, 1)].into() };
+        assert_eq!((names(&other), other.position()), (vec!["d"], expected));
         assert_eq!(Metadata::default().after(other.to_update()).unwrap(), other);
     }
 
@@ -278,22 +263,5 @@ mod tests {
         let mut update = change(7, 1, true, &["a"], &[]);
         update.changed.push(Object { object: None });
         assert_eq!(Metadata::default().after(update).unwrap().len(), 1);
-    }
-
-    #[test]
-    fn bounds_objects_and_bytes() {
-        let named: Vec<String> = (0..=MAX_OBJECTS).map(|number| format!("p{number}")).collect();
-        let names: Vec<&str> = named.iter().map(String::as_str).collect();
-        let most = Metadata::default().after(change(7, 1, true, &names[1..], &[])).unwrap();
-        let error = most.after(change(7, 2, false, &names[..1], &[])).unwrap_err();
-        assert_eq!(error, ChangeError::TooMany { found: MAX_OBJECTS + 1 });
-        assert!(!error.needs_snapshot() && error.to_string().contains("16384"), "{error}");
-        let long = "n".repeat(MAX_BYTES);
-        let error = Metadata::default().after(change(7, 1, true, &[&long], &[])).unwrap_err();
-        assert!(matches!(error, ChangeError::TooLarge { .. }) && error.to_string().contains("16777216"));
-        let mut assembly = Assembly::default();
-        let part = Update { complete: false, ..change(7, 1, true, &[&long], &[]) };
-        let error = assembly.add(part.clone()).and_then(|_| assembly.add(part)).unwrap_err();
-        assert!(matches!(error, ChangeError::TooLarge { .. }));
     }
 }

@@ -35,6 +35,7 @@ mod in_use;
 mod layout;
 mod metadata;
 mod objects;
+mod order;
 mod plan;
 mod plugin;
 mod removed_pods;
@@ -57,6 +58,7 @@ use volume_manager::store::BootId;
 use self::fs_group::{DoneGroups, Groups};
 use self::hub::Hub;
 use self::layout::KubeletDirectory;
+use self::order::StatusOrder;
 use self::plugin::{Plugin, SavedState};
 use self::secrets::HubSecrets;
 pub(super) use self::view::PluginView;
@@ -71,6 +73,7 @@ pub(super) struct NodePlugin {
     hub: Hub,
     directory: KubeletDirectory,
     saved: SavedState,
+    order: StatusOrder,
     view: PluginView,
 }
 
@@ -95,13 +98,14 @@ impl NodePlugin {
         }
         let objects = store.objects.clone();
         let metadata = objects::load(&objects).map_err(Fatal::runtime)?;
+        let order = StatusOrder::open(store.starts.clone()).map_err(Fatal::runtime)?;
         let boot = volumes.boot_id_file.as_deref().unwrap_or_else(|| Path::new(BootId::PATH));
         let boot = BootId::read(boot).map_err(Fatal::input)?;
         let groups = Groups::new(DoneGroups::new(store.groups.clone(), boot));
         let hub = Hub::new().map_err(Fatal::runtime)?;
         let view = PluginView::new(metadata.len());
         let directory = KubeletDirectory::new(directory);
-        Ok(Some(Self { hub, directory, saved: SavedState { objects, metadata, groups }, view }))
+        Ok(Some(Self { hub, directory, saved: SavedState { objects, metadata, groups }, order, view }))
     }
 
     /// Returns the secrets that the hub can fetch.
@@ -134,7 +138,10 @@ impl NodePlugin {
         let follow = follow::follow(self.hub.clone(), position, changes, following, seed);
         tasks.spawn("the volume plugin for pods", plugin.run(received, written));
         tasks.spawn("the watch of the node's objects", follow);
-        tasks.spawn("the status reporter", status_reporter::run(self.hub, latest, report_written, seed));
+        tasks.spawn(
+            "the status reporter",
+            status_reporter::run(self.hub, self.order, latest, report_written, seed),
+        );
     }
 }
 

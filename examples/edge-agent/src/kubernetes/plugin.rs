@@ -178,7 +178,7 @@ impl Plugin {
         let result = objects::save(&self.saved.objects, &after).await;
         result.map_err(|error| ChangeError::NotSaved { reason: error.to_string() })?;
         self.saved.metadata = after;
-        let Watch { source, revision } = self.saved.metadata.position();
+        let Watch { source, revision, .. } = self.saved.metadata.position();
         tracing::debug!(source, revision, objects = self.saved.metadata.len(), "objects updated");
         Ok(self.saved.metadata.position())
     }
@@ -198,7 +198,7 @@ impl Plugin {
         }
         let mut seen = self.observe().await?;
         self.retry_at = None;
-        if self.saved.metadata.position() != Watch::default() {
+        if self.saved.metadata.source() != 0 {
             let before = self.volumes.desired().await;
             // After the loss of the set, volumes may be recorded that no pod wants any more.
             let lost = before.is_none();
@@ -329,7 +329,7 @@ impl Plugin {
             self.hold_status = None;
         }
         let status = node_status(self.plan.as_ref(), seen, self.segment.as_ref());
-        let (source, watch, in_use) = (self.saved.metadata.position().source, self.watch, &mut self.in_use);
+        let (source, watch, in_use) = (self.saved.metadata.source(), self.watch, &mut self.in_use);
         self.status.send_if_modified(|before| {
             let is_new = before.as_ref().is_none_or(|before| {
                 (before.source, before.watch) != (source, watch) || before.status != status

@@ -2,7 +2,8 @@
 
 use tokio::sync::watch;
 
-use super::hub::Hub;
+use super::hub::{Hub, RequestError};
+use super::order::StatusOrder;
 use super::retries::Retries;
 use edge_csi_common::kubernetes::message::request::Kind;
 use edge_csi_common::kubernetes::message::{NodeStatus, StatusResult};
@@ -22,6 +23,7 @@ pub(super) struct StatusUpdate {
 /// use were written. Ends when the sender is dropped.
 pub(super) async fn run(
     hub: Hub,
+    mut order: StatusOrder,
     mut updates: watch::Receiver<Option<StatusUpdate>>,
     written: watch::Sender<u64>,
     seed: u64,
@@ -31,7 +33,8 @@ pub(super) async fn run(
         loop {
             let Some(latest) = updates.borrow_and_update().clone() else { break };
             hub.connected().await;
-            let reply: Result<StatusResult, _> = hub.request(Kind::Status(latest.status)).await;
+            let status = NodeStatus { number: Some(order.number(latest.number)), ..latest.status };
+            let reply: Result<StatusResult, _> = hub.request(Kind::Status(status)).await;
             if let Ok(result) = &reply
                 && (result.volumes_in_use || result.failure.is_empty())
             {
@@ -39,11 +42,25 @@ pub(super) async fn run(
             }
             let failure = match reply {
                 Ok(result) if result.failure.is_empty() => {
+                    order.written();
                     retries.succeeded();
                     break;
                 }
-                Ok(result) => result.failure,
-                Err(error) => error.to_string(),
+                Ok(result) => {
+                    // No status is later than this one: --state-dir was restored from a copy.
+                    if result.superseded
+                        && let Err(error) = order.renew().await
+                    {
+                        tracing::error!("--state-dir: cannot write the instance of the statuses: {error}");
+                    }
+                    result.failure
+                }
+                Err(error) => {
+                    if !matches!(error, RequestError::NotSent(_) | RequestError::NotStarted) {
+                        order.lost();
+                    }
+                    error.to_string()
+                }
             };
             tokio::time::sleep(retries.failed(&failure)).await;
         }

@@ -22,12 +22,13 @@ pub(super) use self::terms::TermTable;
 const FILE: &str = "agent.redb";
 
 /// The tables. The record kinds are stored on disks, so a number is never used for another table.
-const TABLES: [Table; 5] = [
+const TABLES: [Table; 6] = [
     Table::new("volumes", RECORD_KIND),
     Table::new("desired-volumes", RecordKind(2)),
     Table::new("kubernetes-objects", RecordKind(3)),
     Table::new("fs-groups", RecordKind(4)),
     Table::new("terms", RecordKind(5)),
+    Table::new("starts", RecordKind(6)),
 ];
 
 /// A table cannot be read or written.
@@ -57,6 +58,8 @@ pub(super) struct AgentStore {
     pub(super) groups: Document,
     /// The highest term of each driver's proxy.
     pub(super) terms: TermTable,
+    /// The number of starts of the plugin for pods.
+    pub(super) starts: Document,
 }
 
 impl AgentStore {
@@ -97,17 +100,20 @@ impl AgentStore {
 
     fn from_stores(stores: Vec<Store>, directory: &Path) -> Result<Self, OpenStoreError> {
         // One store is opened for each table.
-        let Ok([volumes, desired, objects, groups, terms]) = <[Store; TABLES.len()]>::try_from(stores) else {
+        let Ok([volumes, desired, objects, groups, terms, starts]) =
+            <[Store; TABLES.len()]>::try_from(stores)
+        else {
             let what = "tables are missing".to_owned();
             return Err(OpenStoreError::Damaged { path: path(directory), what });
         };
-        let [_, desired_table, objects_table, groups_table, terms_table] = TABLES;
+        let [_, desired_table, objects_table, groups_table, terms_table, starts_table] = TABLES;
         Ok(Self {
             volumes,
             desired: Document::new(desired, desired_table.kind),
             objects: Document::new(objects, objects_table.kind),
             groups: Document::new(groups, groups_table.kind),
             terms: TermTable::new(terms, terms_table.kind),
+            starts: Document::new(starts, starts_table.kind),
         })
     }
 }

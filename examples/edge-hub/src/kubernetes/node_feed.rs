@@ -1,19 +1,28 @@
 //! The shared core, and the subscriptions of the connected nodes.
 
-use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until, timeout};
 
-use super::core::{Affected, Bounds, Core, Event, Next, Subscription};
+use super::core::{Affected, Bounds, Core, Event, Kind, Next, Subscription};
 use super::node_name::NodeName;
 use edge_csi_common::kubernetes::message::{Update, Watch};
 
+/// How long the watches may take to catch up with what a node has seen at another hub, before they list again.
+const CATCH_UP: Duration = Duration::from_secs(3);
+
 /// The core, shared by the watches, which update it, and the nodes, which subscribe to it.
 #[derive(Debug, Clone)]
-pub(super) struct NodeFeed(Arc<Mutex<State>>);
+pub(super) struct NodeFeed {
+    state: Arc<Mutex<State>>,
+    /// The kinds that have to be listed again.
+    lists: Arc<watch::Sender<BTreeSet<Kind>>>,
+}
 
 #[derive(Debug)]
 struct State {
@@ -28,16 +37,19 @@ impl NodeFeed {
         // A hasher with random keys is the standard library's source of random numbers.
         let source = RandomState::new().build_hasher().finish().max(1);
         let state = State { core: Core::new(source, bounds), subscribers: HashMap::new(), stopped: false };
-        Self(Arc::new(Mutex::new(state)))
+        Self { state: Arc::new(Mutex::new(state)), lists: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         // No change of the core panics midway, so the data behind a poisoned lock is consistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Applies an event of a watch, and notifies the affected nodes.
     pub(super) fn apply(&self, event: Event) {
+        if let Event::ListStarted(kind) = event {
+            self.lists.send_if_modified(|wanted| wanted.remove(&kind));
+        }
         let mut state = self.state();
         match state.core.on(event) {
             Affected::Nodes(nodes) => {
@@ -50,13 +62,34 @@ impl NodeFeed {
         }
     }
 
+    /// Waits until this kind has to be listed again, and at least until `earliest`.
+    pub(super) async fn list_wanted(&self, kind: Kind, earliest: Instant) {
+        sleep_until(earliest).await;
+        // The sender is not dropped while it is borrowed.
+        let _ = self.lists.subscribe().wait_for(|kinds| kinds.contains(&kind)).await;
+    }
+
+    /// Has these kinds listed again.
+    fn want_lists(&self, node: &NodeName, kinds: &BTreeSet<Kind>) {
+        self.lists.send_if_modified(|wanted| {
+            let before = wanted.len();
+            wanted.extend(kinds);
+            let is_new = wanted.len() > before;
+            if is_new {
+                let resources: Vec<&str> = kinds.iter().map(|kind| kind.resource()).collect();
+                tracing::warn!(%node, ?resources, "the watches are behind what a node has from another hub, listing again");
+            }
+            is_new
+        });
+    }
+
     /// Reads the core.
     pub(super) fn read<T>(&self, question: impl FnOnce(&Core) -> T) -> T {
         question(&self.state().core)
     }
 
     /// Subscribes a node. An earlier subscription of the node ends.
-    pub(super) fn subscribe(&self, node: NodeName, has: Watch) -> Subscriber {
+    pub(super) fn subscribe(&self, node: NodeName, has: &Watch) -> Subscriber {
         let notify = Arc::new(Notify::new());
         let mut state = self.state();
         if let Some(old) = state.subscribers.insert(node.clone(), Arc::clone(&notify)) {
@@ -89,7 +122,7 @@ impl Subscriber {
     /// Returns the reason why the subscription has ended.
     pub(super) async fn next(&mut self) -> Result<Vec<Update>, &'static str> {
         loop {
-            {
+            let behind = {
                 let mut state = self.feed.state();
                 if state.stopped {
                     return Err("the hub is shutting down");
@@ -97,10 +130,15 @@ impl Subscriber {
                 match state.core.next(&mut self.subscription) {
                     Next::Change(parts) => return Ok(parts),
                     Next::Replaced => return Err("a later watch of this node replaced this one"),
-                    Next::Nothing => {}
+                    Next::Nothing => BTreeSet::new(),
+                    Next::Behind(kinds) => kinds,
                 }
+            };
+            if behind.is_empty() {
+                self.notify.notified().await;
+            } else if timeout(CATCH_UP, self.notify.notified()).await.is_err() {
+                self.feed.want_lists(&self.subscription.node, &behind);
             }
-            self.notify.notified().await;
         }
     }
 }
@@ -128,10 +166,10 @@ mod tests {
     #[tokio::test]
     async fn the_later_listener_of_a_node_takes_the_place_of_the_earlier() {
         let feed = NodeFeed::new(Bounds::default());
-        let mut first = feed.subscribe(node(), Watch::default());
+        let mut first = feed.subscribe(node(), &Watch::default());
         let waiting = tokio::spawn(async move { first.next().await });
         tokio::task::yield_now().await;
-        let mut later = feed.subscribe(node(), Watch::default());
+        let mut later = feed.subscribe(node(), &Watch::default());
         assert_eq!(waiting.await.unwrap(), Err("a later watch of this node replaced this one"));
         for kind in Kind::ALL {
             feed.apply(Event::ListStarted(kind));
@@ -146,11 +184,11 @@ mod tests {
     #[tokio::test]
     async fn an_end_of_the_hub_ends_all_listening() {
         let feed = NodeFeed::new(Bounds::default());
-        let mut subscriber = feed.subscribe(node(), Watch::default());
+        let mut subscriber = feed.subscribe(node(), &Watch::default());
         let waiting = tokio::spawn(async move { subscriber.next().await });
         tokio::task::yield_now().await;
         feed.stop();
         assert_eq!(waiting.await.unwrap(), Err("the hub is shutting down"));
-        assert_eq!(feed.subscribe(node(), Watch::default()).next().await, Err("the hub is shutting down"));
+        assert_eq!(feed.subscribe(node(), &Watch::default()).next().await, Err("the hub is shutting down"));
     }
 }

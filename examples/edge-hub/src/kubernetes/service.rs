@@ -127,11 +127,12 @@ impl NodeService {
         }
         self.counts.reported(node, status, written.is_ok());
         let failure = written.as_ref().map_or_else(ToString::to_string, |_| String::new());
-        // A status that is out of bounds can never be written, so it is not stored.
-        if !matches!(written, Err(ReportFailure::OutOfBounds(_))) {
+        let superseded = matches!(written, Err(ReportFailure::Superseded(_)));
+        // A status that is out of bounds, or older than another hub's, can never be written, so it is not stored.
+        if !superseded && !matches!(written, Err(ReportFailure::OutOfBounds(_))) {
             self.statuses.set(node, status, written.ok());
         }
-        StatusResult { failure, volumes_in_use }
+        StatusResult { failure, volumes_in_use, superseded }
     }
 
     /// Writes events for the failures that a node reports of its own pods.
@@ -165,8 +166,12 @@ impl NodeService {
         let _lock = permit.lock_status().await;
         let _api_permit = permit.api_permit().await;
         // The node may have reported its status meanwhile.
-        if let Some((node, status)) = self.statuses.missing(name, uid) {
+        if let Some((node, mut status)) = self.statuses.missing(name, uid) {
             tracing::info!(%node, uid, "the Node is new; writing the last status of the node to it");
+            // A hub that the node has left without a word may hold an older status, and write it too.
+            if let Some(number) = &mut status.number {
+                number.unanswered = true;
+            }
             self.report(&node, &status).await;
         }
     }
@@ -174,7 +179,7 @@ impl NodeService {
     /// Sends a node its objects until it disconnects.
     async fn send_updates(&self, node: NodeName, has: Watch, mut replies: ReplySender) {
         tracing::debug!(%node, revision = has.revision, "a node's watch has started");
-        let mut subscriber = self.feed.subscribe(node, has);
+        let mut subscriber = self.feed.subscribe(node, &has);
         let (node, number) = (subscriber.subscription.node.clone(), subscriber.subscription.generation);
         self.statuses.enter(&node, number);
         let ended = forward(&mut subscriber, &mut replies).await;

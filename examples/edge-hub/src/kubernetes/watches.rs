@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::api_error;
 use super::core::{Event, Kind};
@@ -22,6 +25,12 @@ use super::service::NodeService;
 
 /// The resource whose watch has no objects in the feed.
 const NODES: &str = "nodes";
+
+/// The minimum time between lists of a kind that nodes cause.
+const RELIST_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The time limit for reading the API server's `resourceVersion`.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The errors of failing watches, by resource.
 #[derive(Debug, Clone, Default)]
@@ -85,7 +94,7 @@ pub(super) fn start(
     tasks
 }
 
-/// Watches a kind with objects in the feed.
+/// Watches a kind with objects in the feed. A watch that is behind what a node has from another hub is replaced.
 fn watch_objects<K>(
     client: &Client,
     config: watcher::Config,
@@ -95,17 +104,53 @@ fn watch_objects<K>(
 where
     K: Record + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    let feed = feed.clone();
-    watch(Api::<K>::all(client.clone()), config, K::KIND.resource(), errors.clone(), move |event| {
-        feed.apply(match event {
-            watcher::Event::Init => Event::ListStarted(K::KIND),
-            watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
-                Event::Applied(K::KIND, object.key(), object.into_value())
+    let (api, feed, errors) = (Api::<K>::all(client.clone()), feed.clone(), errors.clone());
+    async move {
+        let mut earliest = Instant::now();
+        loop {
+            if let Some(version) = server_version(&api).await {
+                feed.apply(Event::ServerVersion(K::KIND, version));
             }
-            watcher::Event::InitDone => Event::ListFinished(K::KIND),
-            watcher::Event::Delete(object) => Event::Deleted(K::KIND, object.key()),
-        });
-    })
+            let into_feed = |event| apply(&feed, event);
+            tokio::select! {
+                () = watch(api.clone(), config.clone(), K::KIND.resource(), errors.clone(), into_feed) => {}
+                () = feed.list_wanted(K::KIND, earliest) => {}
+            }
+            earliest = Instant::now() + RELIST_INTERVAL;
+        }
+    }
+}
+
+/// Returns the API server's latest `resourceVersion`; `None` if the server does not answer soon. A list itself has it too, but
+/// `watcher` does not pass it on.
+async fn server_version<K: Resource + Clone + DeserializeOwned + Debug>(api: &Api<K>) -> Option<u64> {
+    let least = ListParams::default().limit(1);
+    let list = tokio::time::timeout(VERSION_TIMEOUT, api.list_metadata(&least)).await;
+    number(list.ok()?.ok()?.metadata.resource_version.as_deref())
+}
+
+/// Returns a `resourceVersion` as a number; `None` if it is not one.
+fn number(version: Option<&str>) -> Option<u64> {
+    version?.parse().ok()
+}
+
+fn apply<K: Record>(feed: &NodeFeed, event: watcher::Event<K>) {
+    let (event, version) = match event {
+        watcher::Event::Init => (Event::ListStarted(K::KIND), None),
+        watcher::Event::InitApply(object) | watcher::Event::Apply(object) => {
+            let (key, version) = (object.key(), number(object.meta().resource_version.as_deref()));
+            (Event::Applied(K::KIND, key, object.into_value()), version)
+        }
+        watcher::Event::InitDone => (Event::ListFinished(K::KIND), None),
+        watcher::Event::Delete(object) => {
+            let version = number(object.meta().resource_version.as_deref());
+            (Event::Deleted(K::KIND, object.key()), version)
+        }
+    };
+    feed.apply(event);
+    if let Some(version) = version {
+        feed.apply(Event::Version(K::KIND, version));
+    }
 }
 
 /// Watches a resource without end, and passes each event to `handle`.

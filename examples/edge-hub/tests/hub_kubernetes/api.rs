@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use super::edge::PATIENCE;
+
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// Where an object or a collection is: `resource` with the group before it, then namespace, name and subresource.
@@ -71,8 +73,16 @@ struct State {
     oldest: u64,
     /// Watches that began in an earlier round end.
     round: u64,
+    /// The number of watches so far.
+    watches: u64,
+    /// Watches of a resource up to this number get nothing more.
+    stalled: BTreeMap<&'static str, u64>,
     requests: Vec<String>,
     refusals: Vec<Refusal>,
+    /// Requests that wait, by method and path, and words of the body.
+    held: Option<(String, &'static str)>,
+    /// Whether one of them has come.
+    holds: bool,
     signer: Option<Signer>,
 }
 
@@ -134,6 +144,36 @@ impl FakeApi {
         self.change.send_replace(());
     }
 
+    /// The watches of a resource that have begun get nothing more, and do not end. Later ones do.
+    pub(super) fn stall_watches(&self, resource: &'static str) {
+        let mut state = self.state();
+        let begun = state.watches;
+        state.stalled.insert(resource, begun);
+    }
+
+    /// From now on a request, by its method and path, waits if its body has these words.
+    pub(super) fn hold(&self, request: String, words: &'static str) {
+        self.state().held = Some((request, words));
+    }
+
+    /// Waits until a request is held.
+    pub(super) async fn holds(&self) {
+        let held = async {
+            while !self.state().holds {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, held).await.unwrap();
+    }
+
+    /// The held requests go on.
+    pub(super) fn release(&self) {
+        let mut state = self.state();
+        (state.held, state.holds) = (None, false);
+        drop(state);
+        self.change.send_replace(());
+    }
+
     /// Methods and paths of what was asked so far, without lists and watches.
     pub(super) fn requests(&self) -> Vec<String> {
         self.state().requests.clone()
@@ -166,7 +206,11 @@ impl FakeApi {
         }
         let body = request.into_body().collect().await.unwrap().to_bytes();
         let refusal = self.state().refusal(&asked, &body);
-        self.state().requests.push(asked);
+        self.state().requests.push(asked.clone());
+        let mut change = self.change.subscribe();
+        while self.state().hold(&asked, &body) {
+            change.changed().await.unwrap();
+        }
         if let Some(code) = refusal {
             return failure(code, "Refused");
         }
@@ -187,7 +231,11 @@ impl FakeApi {
     }
 
     fn watch(&self, place: Place, since: u64) -> Response<Body> {
-        let round = self.state().round;
+        let (round, number) = {
+            let mut state = self.state();
+            state.watches += 1;
+            (state.round, state.watches)
+        };
         let start = (self.clone(), self.change.subscribe(), Some(since));
         let lines = stream::unfold(start, move |(api, mut change, sent)| {
             let place = place.clone();
@@ -195,7 +243,7 @@ impl FakeApi {
                 let mut sent = sent?;
                 loop {
                     change.borrow_and_update();
-                    match api.changes_of(&place, round, &mut sent) {
+                    match api.changes_of(&place, (round, number), &mut sent) {
                         WatchBatch::Ended => return None,
                         WatchBatch::TooOld(line) => return Some((line, (api, change, None))),
                         WatchBatch::Lines(lines) if !lines.is_empty() => {
@@ -212,8 +260,11 @@ impl FakeApi {
     }
 
     /// The events for a watch, in lines.
-    fn changes_of(&self, place: &Place, round: u64, sent: &mut u64) -> WatchBatch {
+    fn changes_of(&self, place: &Place, (round, number): (u64, u64), sent: &mut u64) -> WatchBatch {
         let state = self.state();
+        if state.stalled.get(&place.resource[..]).is_some_and(|last| number <= *last) {
+            return WatchBatch::Lines(String::new());
+        }
         if *sent < state.oldest && state.round == round {
             let expired = json!({
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
@@ -305,6 +356,14 @@ impl State {
         let mut refusals = self.refusals.iter();
         let refusal = refusals.find(|refusal| refusal.request == asked && body.contains(refusal.words));
         refusal.map(|refusal| refusal.code)
+    }
+
+    fn hold(&mut self, asked: &str, body: &[u8]) -> bool {
+        let held = self.held.as_ref().is_some_and(|(request, words)| {
+            request == asked && String::from_utf8_lossy(body).contains(words)
+        });
+        self.holds |= held;
+        held
     }
 
     fn put(&mut self, place: Place, kind: &'static str, mut object: Value) -> Value {

@@ -240,7 +240,8 @@ impl Node {
 
     /// Listens from what it has.
     pub(super) async fn listen(&self, objects: Objects) -> Listening {
-        let watch = Watch { source: objects.source, revision: objects.revision };
+        let versions = objects.versions.clone();
+        let watch = Watch { source: objects.source, revision: objects.revision, versions };
         let replies = self.call(self.peer.hub().unwrap(), SERVICE, request::Kind::Watch(watch)).await;
         Listening { replies, objects }
     }
@@ -256,6 +257,7 @@ fn dialling(hub: &Address, name: &str) -> PeerBuilder {
 pub(super) struct Objects {
     source: u64,
     revision: u64,
+    versions: BTreeMap<u32, u64>,
     pub(super) all: BTreeMap<(u8, String), object::Kind>,
 }
 
@@ -287,6 +289,7 @@ impl Listening {
         }
         for part in parts {
             (objects.source, objects.revision) = (part.source, part.revision);
+            objects.versions = part.versions;
             for object in part.changed {
                 let (key, kind) = keyed(object);
                 objects.all.insert(key, kind);

@@ -16,7 +16,8 @@ use edge::{Hub, Listening, Node, Objects};
 use edge_csi_common::kubernetes::SERVICE;
 use edge_csi_common::kubernetes::message::{
     ExpandedClaim, Fetched, NodeDriver, NodeStatus, PodVolumeFailure, PodVolumeStatus, SecretAnswer,
-    SecretName, SecretQuery, StatusResult, TokenAnswer, TokenQuery, Watch, object, request::Kind,
+    SecretName, SecretQuery, StatusNumber, StatusResult, TokenAnswer, TokenQuery, Watch, object,
+    request::Kind,
 };
 use edge_transport::{PeerId, Reason};
 use k8s_openapi::api::core::v1 as core_v1;
@@ -219,10 +220,12 @@ async fn a_status_is_written(stage: &Stage) {
         drivers: vec![driver],
         volumes_in_use: vec![in_use.clone()],
         expanded: vec![expanded],
-        pod_volumes: Vec::new(),
+        ..NodeStatus::default()
     };
     let name = stage.cluster.name("one");
     for round in 0..3 {
+        status.number =
+            Some(StatusNumber { instance: 7, start: 1, number: round + 1, unanswered: round == 0 });
         // In the last round the driver calls the node something else.
         if round == 2 {
             status.drivers[0].node_id = "id-2".to_owned();
@@ -240,8 +243,15 @@ async fn a_status_is_written(stage: &Stage) {
         let annotations = node.metadata.annotations.unwrap();
         assert!(annotations["csi.volume.kubernetes.io/nodeid"].contains(&status.drivers[0].node_id));
         assert_eq!(annotations["volumes.kubernetes.io/controller-managed-attach-detach"], "true");
+        for marked in [&annotations, &csi_node.metadata.annotations.unwrap()] {
+            assert_eq!(marked["edge-csi.io/status-number"], "7-1-1");
+        }
         assert_eq!(node.status.unwrap().volumes_in_use, Some(vec![in_use.clone()]));
     }
+    status.number = Some(StatusNumber { instance: 7, start: 0, number: 9, unanswered: true });
+    let taken: StatusResult = one.ask(Kind::Status(status.clone())).await.unwrap();
+    assert!(taken.superseded && !taken.volumes_in_use, "{taken:?}");
+    status.number = None;
     let claim_status = claims.get("data").await.unwrap().status.unwrap();
     let size = &claim_status.capacity.unwrap()["storage"].0;
     assert!(["2Gi", "2147483648"].contains(&size.as_str()), "{size}");
@@ -411,6 +421,75 @@ async fn new_list_or_new_hub_instance_deletes_nothing() {
     assert_eq!(listening.objects.all, had.all);
     assert_eq!(stage.hub.end(), Some(0));
     assert_eq!(listening.change().await.unwrap_err().reason(), Reason::Draining);
+}
+
+/// The watch of a hub has stalled while another hub sent a pod to the node. At the first hub the pod stays.
+#[tokio::test]
+async fn hub_behind_another_one_lists_before_it_sends() {
+    let api = FakeApi::start().await;
+    let stage = Stage::with(None, Some(&api)).await;
+    api.stall_watches("api/v1/pods");
+    let directory = tempfile::tempdir().unwrap();
+    let newer = Hub::start(directory.path(), &stage.kubeconfig);
+    newer.ready().await;
+    let name = stage.cluster.name("one");
+    let one = Node::connect(&newer, &name).await;
+    let mut listening = first_change_of_node(&stage, &one).await;
+    stage.cluster.make_pod("web-2").await;
+    listening.until(|objects| objects.names().contains(&"web-2")).await;
+    let had = listening.objects.clone();
+    one.leave().await;
+
+    let one = Node::connect(&stage.hub, &name).await;
+    let mut listening = one.listen(had.clone()).await;
+    assert!(listening.change().await.unwrap(), "a snapshot");
+    assert_eq!(listening.objects.all, had.all);
+    stage.hub.log_with("the watches are behind what a node has from another hub, listing again").await;
+}
+
+/// A hub that waits for the API server while its node moves to another hub does not undo what that one writes.
+#[tokio::test]
+async fn status_at_the_former_hub_is_not_written() {
+    let api = FakeApi::start().await;
+    let stage = Stage::with(None, Some(&api)).await;
+    let directory = tempfile::tempdir().unwrap();
+    let other = Hub::start(directory.path(), &stage.kubeconfig);
+    other.ready().await;
+    let name = stage.cluster.name("one");
+    let status = |volume: &str, number: u64, unanswered: bool| {
+        let driver = NodeDriver { name: "d".to_owned(), node_id: volume.to_owned(), ..NodeDriver::default() };
+        let number = Some(StatusNumber { instance: 7, start: 1, number, unanswered });
+        let volumes_in_use = vec![volume.to_owned()];
+        Kind::Status(NodeStatus { drivers: vec![driver], volumes_in_use, number, ..NodeStatus::default() })
+    };
+    let nodes = stage.cluster.all::<core_v1::Node>();
+    let csi_nodes = stage.cluster.all::<CSINode>();
+    let patches = [
+        format!("PATCH /api/v1/nodes/{name}/status"),
+        format!("PATCH /apis/storage.k8s.io/v1/csinodes/{name}"),
+    ];
+    let new = Node::connect(&other, &name).await;
+    let taken: StatusResult = new.ask(status("first", 1, true)).await.unwrap();
+    assert_eq!(taken.failure, "");
+    for (round, patch) in (1..).zip(patches) {
+        // The second time, the status is already in the Node, and waits for CSINode.
+        let (earlier, later) = if round == 1 { ("earlier", "later") } else { ("later-2", "latest") };
+        api.hold(patch, earlier);
+        let former = Node::connect(&stage.hub, &name).await;
+        let written = former.ask::<StatusResult>(status(earlier, 2 * round, false));
+        let moved = async {
+            api.holds().await;
+            let taken: StatusResult = new.ask(status(later, 2 * round + 1, true)).await.unwrap();
+            assert_eq!(taken.failure, "");
+            api.release();
+        };
+        let taken = tokio::join!(written, moved).0.unwrap();
+        assert!(taken.superseded && taken.failure.contains("is older than"), "{}", taken.failure);
+        let node = nodes.get(&name).await.unwrap();
+        assert_eq!(node.status.unwrap().volumes_in_use, Some(vec![later.to_owned()]));
+        let csi_node = csi_nodes.get(&name).await.unwrap();
+        assert_eq!(csi_node.spec.drivers[0].node_id, later);
+    }
 }
 
 #[tokio::test]

@@ -37,6 +37,9 @@ const POLICIES: &str = "/apis/admissionregistration.k8s.io/v1/validatingadmissio
 /// The tokens of a service account that is not the hub's.
 const TOKENS: &str = "/api/v1/namespaces/default/serviceaccounts/default/token";
 
+/// The annotation with the number of the status that was written.
+const STATUS_NUMBER: &str = "edge-csi.io/status-number";
+
 /// The hub's own test of its Kubernetes client.
 const HUB_TEST: &str = "all_of_it_at_a_real_api_server";
 const HUB_TEST_BOUND: Duration = Duration::from_secs(180);
@@ -250,6 +253,7 @@ fn csi_nodes_refused() -> Vec<Write> {
         patch("change the CSINode of another node", cloud, json!({"spec": {"drivers": []}})),
         patch("set the owner of a CSINode", &edge, owners),
         patch("label a CSINode", &edge, labels(json!({"a": "b"}))),
+        patch("annotate a CSINode", &edge, annotations(json!({"a.example/b": "c"}))),
         patch("set a finalizer of a CSINode", &edge, json!({"metadata": {"finalizers": ["a.example/b"]}})),
         create("create a CSINode without its owner", CSI_NODES, csi_node("policy-new", EDGE)),
     ]
@@ -350,6 +354,9 @@ fn accepted(uid: &Value) -> Vec<Write> {
         patch("set volumesInUse", format!("{node}/status"), json!({"status": {"volumesInUse": ["a"]}})),
         patch("set a driver's label, and annotations", &node, metadata),
         patch("remove the ids of drivers", &node, annotations(json!({objects::IDS: null}))),
+        patch("mark a node with a status", &node, annotations(json!({STATUS_NUMBER: "1f-1-1"}))),
+        patch("mark a CSINode with a status", &csi, annotations(json!({STATUS_NUMBER: "1f-1-1"}))),
+        patch("mark a CSINode with a later status", &csi, annotations(json!({STATUS_NUMBER: "1f-1-2"}))),
         patch("become the owner of a CSINode", &csi, owned),
         patch("set the drivers of a node", &csi, json!({"spec": {"drivers": [driver]}})),
         patch("remove the drivers of a node", &csi, json!({"spec": {"drivers": []}})),

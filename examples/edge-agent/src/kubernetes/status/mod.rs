@@ -92,6 +92,8 @@ pub(super) fn node_status(
             .iter()
             .flat_map(|plan| plan.pod_volumes.iter().map(|volume| pod_volume(volume, plan, seen)))
             .collect(),
+        // Set when the status is sent.
+        number: None,
     };
     fit(&mut status);
     status

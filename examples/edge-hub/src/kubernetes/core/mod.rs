@@ -1,7 +1,8 @@
 //! The objects of the API server, and the part of them that each node needs. Pure: events in, updates for nodes out.
 //!
 //! A node gets no update before every kind has been listed once: a node unmounts the volumes of objects that it does not get.
-//! A later list, after a lost watch, updates the objects that it contains and, when it ends, deletes all others.
+//! A later list, after a lost watch, updates the objects that it contains and, when it ends, deletes all others. A node that
+//! comes from another hub gets no update before the objects here are as new as those that it has.
 
 mod listing;
 mod store;
@@ -10,11 +11,11 @@ mod view;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use self::listing::Listing;
 pub(super) use self::listing::Phase;
+use self::listing::{Listing, Needed};
 pub(super) use self::store::{Affected, ClaimRecord, NodeObject, PodRecord, Value, VolumeRecord};
 use self::store::{ObjectSet, ObjectStore};
 use self::view::View;
@@ -35,13 +36,32 @@ pub(super) enum Event {
     Applied(Kind, ObjectKey, Option<Value>),
     /// An object was deleted.
     Deleted(Kind, ObjectKey),
+    /// The `resourceVersion` of the object or deletion of this kind that came last.
+    Version(Kind, u64),
+    /// The `resourceVersion` of the API server before the next list of this kind.
+    ServerVersion(Kind, u64),
+}
+
+impl Event {
+    const fn kind(&self) -> Kind {
+        match self {
+            Self::ListStarted(kind)
+            | Self::ListFinished(kind)
+            | Self::Applied(kind, ..)
+            | Self::Deleted(kind, _)
+            | Self::Version(kind, _)
+            | Self::ServerVersion(kind, _) => *kind,
+        }
+    }
 }
 
 /// Bounds of the core.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bounds {
-    /// The maximum size of an update in bytes. A larger object is not sent to any node.
+    /// The size in bytes beyond which no further object is added to an update.
     pub(super) part_bytes: usize,
+    /// The maximum size of an object in bytes. A larger one is not sent to any node.
+    pub(super) object_bytes: usize,
     /// The maximum number of remembered disconnected nodes, which can resume.
     pub(super) absent_nodes: usize,
     /// The maximum number of remembered removals of a node, which let it resume.
@@ -50,7 +70,8 @@ pub(super) struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Self { part_bytes: 256 << 10, absent_nodes: 4096, remembered_removals: 1024 }
+        // etcd refuses requests of more than 1.5 MiB unless it is configured otherwise.
+        Self { part_bytes: 256 << 10, object_bytes: 2 << 20, absent_nodes: 4096, remembered_removals: 1024 }
     }
 }
 
@@ -62,6 +83,8 @@ pub(super) struct Subscription {
     pub(super) generation: u64,
     sent: Option<u64>,
     answered: bool,
+    /// What the node needs of the kinds whose objects may be older here than at the node.
+    needed: BTreeMap<Kind, Needed>,
 }
 
 /// The next item of a subscription.
@@ -69,6 +92,9 @@ pub(super) struct Subscription {
 pub(super) enum Next {
     /// No change until the next notification.
     Nothing,
+    /// The objects are older than those of the node, until the next notification. Lists of these kinds have to start, unless the
+    /// watches catch up soon.
+    Behind(BTreeSet<Kind>),
     /// The parts of one change.
     Change(Vec<Update>),
     /// Another subscription of the node has replaced this one.
@@ -84,6 +110,8 @@ pub(super) struct Core {
     listings: BTreeMap<Kind, Listing>,
     synced: bool,
     views: BTreeMap<NodeName, View>,
+    /// The nodes with newer objects than these kinds have here.
+    waiting: BTreeMap<Kind, BTreeSet<NodeName>>,
     /// The disconnected nodes, in the order of disconnection.
     absent: BTreeMap<u64, NodeName>,
     /// The counter of revisions and generations. No value is used twice, so a node that returns after its view was dropped cannot
@@ -102,14 +130,23 @@ impl Core {
             listings: BTreeMap::new(),
             synced: false,
             views: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             absent: BTreeMap::new(),
             count: 0,
             oversized: 0,
         }
     }
 
-    /// Applies an event of a watch. Returns the connected nodes with a changed set.
+    /// Applies an event of a watch. Returns the connected nodes with a changed set, and those that wait for newer objects of the
+    /// kind.
     pub(super) fn on(&mut self, event: Event) -> Affected {
+        let waiting = self.waiting.remove(&event.kind());
+        let mut affected = self.apply(event);
+        affected.merge(Affected::Nodes(waiting.unwrap_or_default()));
+        affected
+    }
+
+    fn apply(&mut self, event: Event) -> Affected {
         let affected = match event {
             Event::ListStarted(kind) => {
                 self.listings.entry(kind).or_default().begin();
@@ -123,6 +160,14 @@ impl Core {
             Event::Deleted(kind, key) => {
                 self.listings.entry(kind).or_default().removed(&key);
                 self.store.put(&key, None)
+            }
+            Event::Version(kind, version) => {
+                self.listings.entry(kind).or_default().changed(version);
+                Affected::default()
+            }
+            Event::ServerVersion(kind, version) => {
+                self.listings.entry(kind).or_default().server_at(version);
+                Affected::default()
             }
             Event::ListFinished(kind) => return self.listed(kind),
         };
@@ -145,9 +190,9 @@ impl Core {
         affected
     }
 
-    /// Returns `None` for a value that is too large for an update.
+    /// Returns `None` for a value that is too large. Only the pods with this object then miss it.
     fn within_bounds(&mut self, value: Option<Value>) -> Option<Value> {
-        let too_large = value.as_ref().is_some_and(|value| value.encoded_len() > self.bounds.part_bytes);
+        let too_large = value.as_ref().is_some_and(|value| value.encoded_len() > self.bounds.object_bytes);
         self.oversized += u64::from(too_large);
         value.filter(|_| !too_large)
     }
@@ -166,7 +211,7 @@ impl Core {
     }
 
     /// Subscribes a node. Its revision is accepted if it is of this instance and still remembered.
-    pub(super) fn subscribe(&mut self, node: NodeName, has: Watch) -> Subscription {
+    pub(super) fn subscribe(&mut self, node: NodeName, has: &Watch) -> Subscription {
         self.count += 1;
         let generation = self.count;
         let view = self.views.entry(node.clone()).or_insert_with(|| View::new(generation));
@@ -174,7 +219,12 @@ impl Core {
             self.absent.remove(&left);
         }
         let known = has.source == self.source && view.remembers(has.revision);
-        Subscription { node, generation, sent: known.then_some(has.revision), answered: false }
+        let needed = Kind::ALL.into_iter().filter_map(|kind| {
+            let version = *has.versions.get(&(kind as u32))?;
+            Some((kind, self.listings.entry(kind).or_default().needed(version)))
+        });
+        let needed = needed.collect();
+        Subscription { node, generation, sent: known.then_some(has.revision), answered: false, needed }
     }
 
     /// Ends a subscription, unless a later one has replaced it.
@@ -203,6 +253,21 @@ impl Core {
         if !self.synced {
             return Next::Nothing;
         }
+        let listings = &self.listings;
+        let behind = |kind: Kind, needed: Needed| {
+            listings.get(&kind).is_some_and(|listing| !listing.satisfies(needed))
+        };
+        subscription.needed.retain(|kind, needed| behind(*kind, *needed));
+        if !subscription.needed.is_empty() {
+            for kind in subscription.needed.keys() {
+                self.waiting.entry(*kind).or_default().insert(subscription.node.clone());
+            }
+            let comes = |(kind, needed): (&Kind, &Needed)| {
+                let comes = listings.get(kind).is_some_and(|listing| listing.will_satisfy(*needed));
+                (!comes).then_some(*kind)
+            };
+            return Next::Behind(subscription.needed.iter().filter_map(comes).collect());
+        }
         if view.outdated {
             let set = self.store.set(&subscription.node);
             if view.refresh(set, self.count + 1, self.bounds.remembered_removals) {
@@ -216,7 +281,13 @@ impl Core {
         let change = view.since(sent);
         subscription.sent = Some(view.revision);
         subscription.answered = true;
-        Next::Change(view::split(self.source, view.revision, sent.is_none(), change, self.bounds.part_bytes))
+        let mut parts =
+            view::split(self.source, view.revision, sent.is_none(), change, self.bounds.part_bytes);
+        if let Some(last) = parts.last_mut() {
+            let versions = self.listings.iter().map(|(kind, listing)| (*kind as u32, listing.version()));
+            last.versions = versions.filter(|(_, version)| *version > 0).collect();
+        }
+        Next::Change(parts)
     }
 
     /// Returns true if an object of the node names this secret for an RPC of the Node service.
@@ -295,7 +366,7 @@ impl Core {
         self.views.len() - self.absent.len()
     }
 
-    /// The number of objects that were too large for an update; each event counts.
+    /// The number of objects that were too large; each event counts.
     pub(super) const fn oversized(&self) -> u64 {
         self.oversized
     }

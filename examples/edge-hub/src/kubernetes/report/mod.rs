@@ -1,23 +1,31 @@
 //! Writes the status of a node to the API server, as its kubelet would: CSINode, labels and annotations of the
 //! Node, `status.volumesInUse`, and expanded claims. Only differences are written, and a Node is never created.
+//!
+//! Another hub may write a later status of the node at the same time. Each write carries the `resourceVersion` that was read, and
+//! a status with an [`order`] is not written after a later one.
 
 mod bounds;
 mod claim;
 mod csi_node;
 mod label;
 mod node;
+mod order;
 
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::json;
 
 use self::bounds::OutOfBounds;
 use self::csi_node::CsiNodeStep;
 use self::node::LabelRefused;
+use self::order::Superseded;
 use super::api_error::ApiError;
 use super::events;
 use super::node_feed::NodeFeed;
@@ -41,6 +49,9 @@ pub(super) enum ReportFailure {
         "Node {0} not found; the hub does not create Nodes: join the node to the cluster under the name of the agent"
     )]
     NoNode(NodeName),
+    /// A later status was written, perhaps by another hub.
+    #[error(transparent)]
+    Superseded(#[from] Superseded),
     /// A topology segment that cannot be a label.
     #[error(transparent)]
     Label(#[from] LabelRefused),
@@ -80,7 +91,7 @@ pub(super) async fn write(client: &Client, feed: &NodeFeed, name: &NodeName, sta
         let uid = found.metadata.uid.clone().unwrap_or_default();
         // The labels are written first: the scheduler relies on them once CSINode names their keys.
         let csi_nodes: Api<CSINode> = Api::all(client.clone());
-        retried(|| try_csi_node(&csi_nodes, (name, &uid), &drivers)).await?;
+        retried(|| try_csi_node(&csi_nodes, (name, &uid), status, &drivers)).await?;
         for claim in &status.expanded {
             write_claim(client, feed, name, claim).await?;
         }
@@ -120,13 +131,16 @@ async fn try_node(
     volumes_in_use.store(false, Ordering::Relaxed);
     let found = nodes.get_opt(name.as_str()).await.map_err(failed("reading the Node"))?;
     let found = found.ok_or_else(|| ReportFailure::NoNode(name.clone()))?;
-    if let Some(patch) = node::volumes_in_use(&found, &status.volumes_in_use) {
+    let mut version = in_order(nodes, &found, status).await?;
+    if let Some(mut patch) = node::volumes_in_use(&found, &status.volumes_in_use) {
+        patch["metadata"]["resourceVersion"] = version.into();
         let patch = Patch::Merge(&patch);
         let patched = nodes.patch_status(name.as_str(), &PatchParams::default(), &patch).await;
-        patched.map_err(failed("status.volumesInUse of the Node"))?;
+        version = patched.map_err(failed("status.volumesInUse of the Node"))?.metadata.resource_version;
     }
     volumes_in_use.store(true, Ordering::Relaxed);
-    if let Some(patch) = node::metadata(&found, &node::accepted(&found, &status.drivers).0) {
+    if let Some(mut patch) = node::metadata(&found, &node::accepted(&found, &status.drivers).0) {
+        patch["metadata"]["resourceVersion"] = version.into();
         let patch = Patch::Merge(&patch);
         let patched = nodes.patch_metadata(name.as_str(), &PatchParams::default(), &patch).await;
         patched.map_err(failed("labels and annotations of the Node"))?;
@@ -134,21 +148,45 @@ async fn try_node(
     Ok(found)
 }
 
+/// Checks that an object has no mark of a later status, and marks it with this one if an earlier one may still be written.
+/// Returns the `resourceVersion` for the next write.
+async fn in_order<K>(api: &Api<K>, found: &K, status: &NodeStatus) -> Result<Option<String>, ReportFailure>
+where
+    K: Resource + Clone + DeserializeOwned + Debug,
+{
+    let metadata = found.meta();
+    let Some(annotation) = order::mark(metadata.annotations.as_ref(), status.number.as_ref())? else {
+        return Ok(metadata.resource_version.clone());
+    };
+    let patch = json!({ "metadata": {
+        "resourceVersion": metadata.resource_version,
+        "annotations": { order::ANNOTATION: annotation },
+    }});
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let patched = api.patch_metadata(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+    Ok(patched.map_err(failed("the annotation with the number of the status"))?.metadata.resource_version)
+}
+
 async fn try_csi_node(
     csi_nodes: &Api<CSINode>,
     (name, uid): (&NodeName, &str),
+    status: &NodeStatus,
     drivers: &[&NodeDriver],
 ) -> Result<(), ReportFailure> {
     let target = "CSINode";
     let found = csi_nodes.get_opt(name.as_str()).await.map_err(failed(target))?;
+    let mut version = match &found {
+        Some(found) => in_order(csi_nodes, found, status).await?,
+        None => None,
+    };
     match csi_node::step(found.as_ref(), drivers, (name.as_str(), uid)) {
         None => {}
-        Some(CsiNodeStep::Create(new)) => {
+        Some(CsiNodeStep::Create(mut new)) => {
+            new.metadata.annotations = order::created(status.number.as_ref());
             // If the CSINode exists by now, this is a conflict, and the next attempt reads it.
             csi_nodes.create(&PostParams::default(), &new).await.map_err(failed(target))?;
         }
         Some(CsiNodeStep::Change(patches)) => {
-            let mut version = found.and_then(|found| found.metadata.resource_version);
             for mut patch in patches {
                 patch["metadata"]["resourceVersion"] = version.take().into();
                 let patch = Patch::Merge(&patch);

@@ -29,7 +29,7 @@ fn figures_of_a_thousand_nodes() {
     println!("objects: {} KiB, {took:?}", stored - before);
     let started = std::time::Instant::now();
     let mut subscriptions: Vec<_> =
-        (0..1000).map(|number| core.subscribe(node(&format!("edge-{number}")), Watch::default())).collect();
+        (0..1000).map(|number| core.subscribe(node(&format!("edge-{number}")), &Watch::default())).collect();
     let (mut objects, mut bytes) = (0, 0);
     for subscription in &mut subscriptions {
         let Next::Change(parts) = core.next(subscription) else { panic!() };

@@ -41,7 +41,7 @@ fn kind_of(key: &ObjectKey) -> Kind {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let bounds = Bounds { part_bytes: 400, absent_nodes: 1, remembered_removals: 3 };
+        let bounds = Bounds { part_bytes: 400, object_bytes: 1000, absent_nodes: 1, remembered_removals: 3 };
         Self {
             rng: Rng::with_seed(seed),
             core: Core::new(seed + 1, bounds),
@@ -144,7 +144,7 @@ impl World {
                 if self.rng.usize(..6) == 0 {
                     *edge = Edge::default();
                 }
-                *subscription = Some(self.core.subscribe(node(NODES[at]), edge.has()));
+                *subscription = Some(self.core.subscribe(node(NODES[at]), &edge.has()));
             }
             Some(listens) if self.rng.usize(..4) == 0 => {
                 if self.rng.usize(..2) == 0
@@ -236,7 +236,7 @@ impl World {
         for (at, name) in NODES.into_iter().enumerate() {
             let expected = self.expected(name);
             let (edge, subscription) = &mut self.nodes[at];
-            let listens = subscription.get_or_insert_with(|| self.core.subscribe(node(name), edge.has()));
+            let listens = subscription.get_or_insert_with(|| self.core.subscribe(node(name), &edge.has()));
             deliver(&mut self.core, listens, edge);
             assert_eq!(edge.objects, expected, "node {name}");
         }
