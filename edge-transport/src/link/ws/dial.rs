@@ -10,7 +10,7 @@ use tokio_tungstenite::client_async_with_config;
 
 use super::meter::MeteredStream;
 use super::stream::WsLink;
-use super::{config, explain, handshake_failed, timed_out};
+use super::{READ_BUFFER, TLS_READ_BUFFER, config, explain, handshake_failed, timed_out};
 use crate::link::address::host_and_port;
 use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
 use crate::link::host::{addresses_of, pinned};
@@ -77,8 +77,9 @@ impl WsDialer {
         let _ = stream.set_nodelay(true);
         // The library requires a whole URL and reads host and path from it.
         let request = format!("{}://{}{}", self.kind(), host_and_port(&self.host, self.port), self.path);
-        let config = Some(config(self.limits.max_frame));
+        let config = |read_buffer| Some(config(self.limits.max_frame, read_buffer));
         let Some((tls, verifies, name)) = tls else {
+            let config = config(READ_BUFFER);
             let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
                 .await
                 .map_err(|e| failed(explain(e)))?;
@@ -91,6 +92,7 @@ impl WsDialer {
             Some([own, ..]) if verifies => Credentials::Certificate(peer_certificate(own)),
             _ => Credentials::None,
         };
+        let config = config(TLS_READ_BUFFER);
         let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
             .await
             .map_err(|e| failed(explain(e)))?;

@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::meter::{MessageTooLarge, MeteredStream};
 use super::stream::WsLink;
-use super::{config, explain, handshake_failed, timed_out};
+use super::{READ_BUFFER, TLS_READ_BUFFER, config, explain, handshake_failed, timed_out};
 use crate::link::{
     Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener, PeerCertificate, Protection,
     ReceiveLimits, classify,
@@ -176,16 +176,13 @@ async fn upgrade<S: AsyncRead + AsyncWrite + Unpin>(
     remote: &str,
     limits: &Limits,
 ) -> Result<WebSocketStream<MeteredStream<S>>, LinkError> {
+    let read_buffer = if kind == LinkKind::WSS { TLS_READ_BUFFER } else { READ_BUFFER };
+    let config = Some(config(limits.max_frame, read_buffer));
     let mut stream = MeteredStream::new(stream);
     // The stream is borrowed, so that an error response can be sent below. A client that sends data before the response is
     // refused, so that no data is lost between this socket and the final one.
-    let outcome = tokio_tungstenite::accept_hdr_async_with_config(
-        &mut stream,
-        NoCallback,
-        Some(config(limits.max_frame)),
-    )
-    .await
-    .map(drop);
+    let outcome =
+        tokio_tungstenite::accept_hdr_async_with_config(&mut stream, NoCallback, config).await.map(drop);
     if let Err(error) = outcome {
         if let Some(answer) = refusal(&error) {
             let _ = stream.write_all(answer.as_bytes()).await;
@@ -193,7 +190,7 @@ async fn upgrade<S: AsyncRead + AsyncWrite + Unpin>(
         }
         return Err(handshake_failed(kind, remote, explain(error)));
     }
-    Ok(WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(limits.max_frame))).await)
+    Ok(WebSocketStream::from_raw_socket(stream, Role::Server, config).await)
 }
 
 /// Returns the error response; `None` if the connection is lost.

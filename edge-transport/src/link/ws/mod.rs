@@ -3,8 +3,8 @@
 //! One binary message is one frame. Messages above 16 KiB travel in fragments of at most 16 KiB; a larger fragment ends the
 //! link. Text messages are refused, pings are answered, a close frame is the orderly end. The path of the request is ignored.
 //!
-//! An idle link needs about 7 KiB (14 over TLS): a read buffer of 4 KiB, and the libraries' own state. The read buffer grows
-//! with the fragments, to at most 48 KiB.
+//! An idle link needs about 7 KiB (11 over TLS): a read buffer of 4 KiB (1 over TLS, whose library has its own of 4), and the
+//! libraries' own state. The read buffer grows with the fragments, to at most 48 KiB.
 
 mod dial;
 mod listen;
@@ -22,8 +22,12 @@ pub(super) use self::listen::bind;
 pub use self::upgraded::{accept, upgrade_response};
 use super::{Limits, LinkError, LinkKind};
 
-/// Size of the read buffer in bytes, allocated while the link exists.
+/// Size in bytes of the read buffer of a plain connection, allocated while the link exists.
 const READ_BUFFER: usize = 4 << 10;
+
+/// The same over TLS, which reads from the connection into a buffer of its own: here a read is only a copy. With less than 1 KiB
+/// the library would allocate a buffer for each frame.
+const TLS_READ_BUFFER: usize = 1 << 10;
 
 /// Size in bytes of the fragments of a larger message. The library keeps a buffer for the largest fragment that it has
 /// received until the link ends, and a sender needs no second buffer for the whole message.
@@ -35,9 +39,9 @@ const WRITE_BUFFER: usize = 32 << 10;
 /// The library's own limit of its write buffer; the link stops well below.
 const WRITE_CEILING: usize = 256 << 10;
 
-fn config(max_frame: usize) -> WebSocketConfig {
+fn config(max_frame: usize, read_buffer: usize) -> WebSocketConfig {
     WebSocketConfig::default()
-        .read_buffer_size(READ_BUFFER)
+        .read_buffer_size(read_buffer)
         .write_buffer_size(WRITE_BUFFER)
         .max_write_buffer_size(WRITE_CEILING)
         .max_message_size(Some(max_frame))

@@ -218,12 +218,12 @@ mod tests {
 
     use super::*;
     use crate::link::DEFAULT_MAX_FRAME;
-    use crate::link::ws::config;
+    use crate::link::ws::{READ_BUFFER, config};
 
     /// An accepting end that has received these bytes.
     async fn received(bytes: &[u8]) -> (WsLink<tokio::io::DuplexStream>, tokio::io::DuplexStream) {
         let (near, mut far) = tokio::io::duplex(1 << 20);
-        let config = Some(config(DEFAULT_MAX_FRAME));
+        let config = Some(config(DEFAULT_MAX_FRAME, READ_BUFFER));
         let socket = WebSocketStream::from_raw_socket(MeteredStream::new(near), Role::Server, config).await;
         far.write_all(bytes).await.unwrap();
         (WsLink::new(socket, DEFAULT_MAX_FRAME), far)

@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::meter::MeteredStream;
 use super::stream::WsLink;
-use super::{config, handshake_failed};
+use super::{READ_BUFFER, config, handshake_failed};
 use crate::link::{Credentials, Link, LinkError, LinkKind};
 
 /// Creates the response that upgrades a request to a websocket, for any server with the types of the crate `http`, such as
@@ -35,6 +35,7 @@ pub async fn accept(
     max_frame: usize,
 ) -> Link {
     let stream = MeteredStream::new(upgraded);
-    let socket = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config(max_frame))).await;
+    let config = Some(config(max_frame, READ_BUFFER));
+    let socket = WebSocketStream::from_raw_socket(stream, Role::Server, config).await;
     Link::new(WsLink::new(socket, max_frame), kind, remote, credentials)
 }

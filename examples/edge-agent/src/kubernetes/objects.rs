@@ -35,8 +35,12 @@ mod tests {
     use edge_csi_common::kubernetes::message::{Object, Pod};
 
     fn some(pods: u32) -> Metadata {
+        named(pods, "pod")
+    }
+
+    fn named(pods: u32, prefix: &str) -> Metadata {
         let changed = (0..pods).map(|number| {
-            let pod = Pod { namespace: "ns".into(), name: format!("pod-{number}"), ..Pod::default() };
+            let pod = Pod { namespace: "ns".into(), name: format!("{prefix}-{number}"), ..Pod::default() };
             Object { object: Some(Kind::Pod(pod)) }
         });
         let update = Update {
@@ -48,6 +52,18 @@ mod tests {
             ..Update::default()
         };
         Metadata::default().after(update).unwrap()
+    }
+
+    #[tokio::test]
+    async fn loads_a_set_of_20_mb() {
+        let directory = tempfile::tempdir().unwrap();
+        let document = AgentStore::open(directory.path()).unwrap().objects;
+        let many = named(1000, &"n".repeat(20_000));
+        save(&document, &many).await.unwrap();
+        assert!(load(&document).unwrap() == many);
+        // The records of the larger set do not stay.
+        save(&document, &some(1)).await.unwrap();
+        assert_eq!(load(&document).unwrap(), some(1));
     }
 
     #[tokio::test]
