@@ -73,8 +73,8 @@ struct State {
     oldest: u64,
     /// Watches that began in an earlier round end.
     round: u64,
-    /// The number of watches so far.
-    watches: u64,
+    /// The number of watches of each resource so far.
+    watches: BTreeMap<String, u64>,
     /// Watches of a resource up to this number get nothing more.
     stalled: BTreeMap<&'static str, u64>,
     requests: Vec<String>,
@@ -144,11 +144,20 @@ impl FakeApi {
         self.change.send_replace(());
     }
 
-    /// The watches of a resource that have begun get nothing more, and do not end. Later ones do.
-    pub(super) fn stall_watches(&self, resource: &'static str) {
-        let mut state = self.state();
-        let begun = state.watches;
-        state.stalled.insert(resource, begun);
+    /// The watches of a resource that have begun get nothing more, and do not end. Later ones do. Waits for the first: a hub is
+    /// ready before it watches.
+    pub(super) async fn stall_watches(&self, resource: &'static str) {
+        let stalled = async {
+            loop {
+                let begun = self.state().watches.get(resource).copied();
+                if let Some(begun) = begun {
+                    self.state().stalled.insert(resource, begun);
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, stalled).await.unwrap();
     }
 
     /// From now on a request, by its method and path, waits if its body has these words.
@@ -233,8 +242,10 @@ impl FakeApi {
     fn watch(&self, place: Place, since: u64) -> Response<Body> {
         let (round, number) = {
             let mut state = self.state();
-            state.watches += 1;
-            (state.round, state.watches)
+            let round = state.round;
+            let watches = state.watches.entry(place.resource.clone()).or_default();
+            *watches += 1;
+            (round, *watches)
         };
         let start = (self.clone(), self.change.subscribe(), Some(since));
         let lines = stream::unfold(start, move |(api, mut change, sent)| {

@@ -428,7 +428,7 @@ async fn new_list_or_new_hub_instance_deletes_nothing() {
 async fn hub_behind_another_one_lists_before_it_sends() {
     let api = FakeApi::start().await;
     let stage = Stage::with(None, Some(&api)).await;
-    api.stall_watches("api/v1/pods");
+    api.stall_watches("api/v1/pods").await;
     let directory = tempfile::tempdir().unwrap();
     let newer = Hub::start(directory.path(), &stage.kubeconfig);
     newer.ready().await;
