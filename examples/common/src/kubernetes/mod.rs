@@ -7,6 +7,8 @@
 #[cfg(feature = "kubernetes")]
 mod connect;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
+
 #[cfg(feature = "kubernetes")]
 pub use self::connect::KubernetesAccess;
 use self::message::{ObjectKey, object};
@@ -31,6 +33,12 @@ pub mod message {
 
 /// The name of the service of a hub with `--kubeconfig`.
 pub const SERVICE: &str = "kubernetes";
+
+/// Returns a random number, not 0, for a new instance in the messages: of a hub, or of the state directory of a node.
+pub fn new_instance() -> u64 {
+    // A hasher with random keys is the standard library's source of random numbers.
+    RandomState::new().build_hasher().finish().max(1)
+}
 
 /// The kinds of objects that nodes receive, numbered as in the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,10 +3,9 @@
 //! The state directory keeps a random instance and the number of starts, so the order holds over restarts. A directory that
 //! was restored from a copy counts from an earlier start; it takes a new instance once a hub says so.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-
 use super::super::store::{Document, TableError};
 use edge_csi_common::kubernetes::message::StatusNumber;
+use edge_csi_common::kubernetes::new_instance;
 
 /// The order of the statuses of this start.
 pub(super) struct StatusOrder {
@@ -25,7 +24,7 @@ impl StatusOrder {
     pub(super) fn open(document: Document) -> Result<Self, TableError> {
         let lost =
             "the number of starts is damaged and quarantined; the statuses of this node get a new instance";
-        let (instance, start) = document.load(lost, decode)?.unwrap_or_else(|| (random(), 0));
+        let (instance, start) = document.load(lost, decode)?.unwrap_or_else(|| (new_instance(), 0));
         let start = start.saturating_add(1);
         document.save(&encode(instance, start))?;
         // The last status before this start may have had no answer.
@@ -37,7 +36,7 @@ impl StatusOrder {
     /// # Errors
     /// If the disk cannot be written: the instance then stays.
     pub(super) async fn renew(&mut self) -> Result<(), TableError> {
-        let (instance, start) = (random(), 1);
+        let (instance, start) = (new_instance(), 1);
         self.document.save_from(move || encode(instance, start)).await?;
         (self.instance, self.start, self.unanswered) = (instance, start, true);
         Ok(())
@@ -58,11 +57,6 @@ impl StatusOrder {
     pub(super) const fn written(&mut self) {
         self.unanswered = false;
     }
-}
-
-fn random() -> u64 {
-    // A hasher with random keys is the standard library's source of random numbers.
-    RandomState::new().build_hasher().finish()
 }
 
 fn encode(instance: u64, start: u64) -> Vec<u8> {

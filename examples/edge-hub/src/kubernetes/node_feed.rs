@@ -1,8 +1,6 @@
 //! The shared core, and the subscriptions of the connected nodes.
 
-use std::collections::hash_map::RandomState;
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::core::{Affected, Bounds, Core, Event, Kind, Next, Subscription};
 use super::node_name::NodeName;
 use edge_csi_common::kubernetes::message::{Update, Watch};
+use edge_csi_common::kubernetes::new_instance;
 
 /// How long the watches may take to catch up with what a node has seen at another hub, before they list again.
 const CATCH_UP: Duration = Duration::from_secs(3);
@@ -34,9 +33,8 @@ struct State {
 impl NodeFeed {
     /// Creates an empty feed with a random source, which identifies this instance of the hub.
     pub(super) fn new(bounds: Bounds) -> Self {
-        // A hasher with random keys is the standard library's source of random numbers.
-        let source = RandomState::new().build_hasher().finish().max(1);
-        let state = State { core: Core::new(source, bounds), subscribers: HashMap::new(), stopped: false };
+        let state =
+            State { core: Core::new(new_instance(), bounds), subscribers: HashMap::new(), stopped: false };
         Self { state: Arc::new(Mutex::new(state)), lists: Arc::default() }
     }
 

@@ -2,7 +2,6 @@
 //! server still has.
 
 use std::collections::VecDeque;
-use std::panic;
 
 use fastrand::Rng;
 
@@ -190,18 +189,7 @@ fn walk(seed: u64) {
 /// `KUBERNETES_SEED=N cargo test -p edge-hub --features kubernetes --lib core::tests::hubs` walks one seed again.
 #[test]
 fn no_hub_takes_a_pod_that_another_hub_has_sent() {
-    let seeds = match std::env::var("KUBERNETES_SEED") {
-        Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (0..SEEDS).collect(),
-    };
-    for seed in seeds {
-        if let Err(cause) = panic::catch_unwind(|| walk(seed)) {
-            eprintln!(
-                "again with: KUBERNETES_SEED={seed} cargo test -p edge-hub --features kubernetes --lib core::tests::hubs"
-            );
-            panic::resume_unwind(cause);
-        }
-    }
+    each_seed(SEEDS, "hubs", walk);
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod objects;
 mod walk;
 
 use std::collections::BTreeMap;
+use std::panic;
 
 use self::objects::{attachment, claim, driver, pod, volume};
 use super::*;
@@ -28,6 +29,22 @@ fn synced(bounds: Bounds) -> Core {
 
 fn apply(core: &mut Core, (kind, key, value): (Kind, ObjectKey, Option<Value>)) -> Affected {
     core.on(Event::Applied(kind, key, value))
+}
+
+/// Walks from each seed, or from the one in `KUBERNETES_SEED`. A walk of this module that fails prints how to repeat it.
+fn each_seed(seeds: u64, module: &str, walk: fn(u64)) {
+    let seeds = match std::env::var("KUBERNETES_SEED") {
+        Ok(seed) => vec![seed.parse().unwrap()],
+        Err(_) => (0..seeds).collect(),
+    };
+    for seed in seeds {
+        if let Err(cause) = panic::catch_unwind(|| walk(seed)) {
+            eprintln!(
+                "again with: KUBERNETES_SEED={seed} cargo test -p edge-hub --features kubernetes --lib core::tests::{module}"
+            );
+            panic::resume_unwind(cause);
+        }
+    }
 }
 
 /// A node as it should behave: parts count once the complete one has come.

@@ -1,8 +1,6 @@
 //! Random walks: objects are created, changed and deleted, watches break and list again, nodes leave, lose their disks, and
 //! return, and updates are cut off. A node never has another's objects, and at the end has the objects of the model.
 
-use std::panic;
-
 use fastrand::Rng;
 
 use super::objects::Applied;
@@ -281,16 +279,5 @@ fn walk(seed: u64) {
 /// `KUBERNETES_SEED=N cargo test -p edge-hub --features kubernetes --lib core::tests::walk` walks one seed again.
 #[test]
 fn every_history_ends_with_the_api_servers_objects() {
-    let seeds = match std::env::var("KUBERNETES_SEED") {
-        Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (0..SEEDS).collect(),
-    };
-    for seed in seeds {
-        if let Err(cause) = panic::catch_unwind(|| walk(seed)) {
-            eprintln!(
-                "again with: KUBERNETES_SEED={seed} cargo test -p edge-hub --features kubernetes --lib core::tests::walk"
-            );
-            panic::resume_unwind(cause);
-        }
-    }
+    each_seed(SEEDS, "walk", walk);
 }
