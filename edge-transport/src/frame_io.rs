@@ -90,6 +90,11 @@ impl FrameIo {
         self.waiting.len()
     }
 
+    /// Whether frames are queued, or the link has accepted some that are not written.
+    pub(crate) fn has_unwritten(&self) -> bool {
+        self.unflushed || !self.waiting.is_empty()
+    }
+
     pub(crate) fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, LinkError>>> {
         let received = Pin::new(&mut self.link).poll_next(cx);
         if received.is_ready() {

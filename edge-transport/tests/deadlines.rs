@@ -54,7 +54,7 @@ impl Net {
             let hello = Hello::new(PeerId::new("hub").unwrap(), SESSION);
             let link_core = LinkCore::new(
                 Role::Acceptor,
-                hello,
+                hello.into(),
                 SessionSettings::default(),
                 net.hub_clock,
                 &mut Vec::new(),

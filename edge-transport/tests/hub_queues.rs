@@ -20,7 +20,7 @@ const SESSION: SessionId = SessionId { instance: 7, number: 7 };
 fn admit(core: &mut Core, name: &str) -> SessionKey {
     let hello = |name: &str| Hello::new(PeerId::new(name).unwrap(), SESSION);
     let (settings, now) = (SessionSettings::default(), Instant::now());
-    let mut link = LinkCore::new(Role::Acceptor, hello("hub"), settings, now, &mut Vec::new());
+    let mut link = LinkCore::new(Role::Acceptor, hello("hub").into(), settings, now, &mut Vec::new());
     let mut peer = hello(name);
     peer.services = vec![ServiceName::new("csi").unwrap()];
     let mut actions = Vec::new();

@@ -250,7 +250,8 @@ fn step(script: &mut Script<'_>, core: &mut Core, keys: &mut Vec<SessionKey>, no
 fn remote(hello: Hello, now: Instant) -> Option<Remote> {
     let ours = Hello::new(name("hub"), SessionId { instance: 1, number: 1 });
     let mut actions = Vec::new();
-    let mut link_core = LinkCore::new(Role::Acceptor, ours, SessionSettings::default(), now, &mut actions);
+    let mut link_core =
+        LinkCore::new(Role::Acceptor, ours.into(), SessionSettings::default(), now, &mut actions);
     link_core.handle(LinkEvent::Frame(Kind::Hello(hello)), now, &mut actions);
     actions.into_iter().find_map(|action| match action {
         LinkAction::HelloReceived(remote) => Some(remote),

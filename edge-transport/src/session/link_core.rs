@@ -110,7 +110,8 @@ pub enum LinkAction {
 #[derive(Debug)]
 pub struct LinkCore {
     role: Role,
-    hello: Hello,
+    /// Shared by the links of a hub, which would keep a copy each.
+    hello: Arc<Hello>,
     settings: SessionSettings,
     state: LinkState,
     last_received: Instant,
@@ -122,13 +123,13 @@ impl LinkCore {
     /// Starts on a new link. A dialer's hello is added to `actions` at once.
     pub fn new(
         role: Role,
-        hello: Hello,
+        hello: Arc<Hello>,
         settings: SessionSettings,
         now: Instant,
         actions: &mut Vec<LinkAction>,
     ) -> Self {
         if role == Role::Dialer {
-            actions.push(LinkAction::Send(Kind::Hello(hello.clone())));
+            actions.push(LinkAction::Send(Kind::Hello(Hello::clone(&hello))));
         }
         let state = LinkState::AwaitHello { deadline: now + settings.hello_timeout };
         Self { role, hello, settings, state, last_received: now, last_ping: now, nonce: 0 }
@@ -198,7 +199,7 @@ impl LinkCore {
             }
             (LinkState::AwaitAdmission(remote), LinkEvent::Admit) => {
                 let remote = remote.clone();
-                actions.push(LinkAction::Send(Kind::Hello(self.hello.clone())));
+                actions.push(LinkAction::Send(Kind::Hello(Hello::clone(&self.hello))));
                 actions.push(LinkAction::Opened(remote.clone()));
                 self.state = LinkState::Open(remote);
             }

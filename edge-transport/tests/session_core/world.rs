@@ -159,8 +159,13 @@ impl Sim {
             return;
         }
         let hello = Hello::new(PeerId::new("hub").unwrap(), SessionId { instance: 1, number: 1 });
-        let link_core =
-            LinkCore::new(Role::Acceptor, hello, SessionSettings::default(), self.now, &mut Vec::new());
+        let link_core = LinkCore::new(
+            Role::Acceptor,
+            hello.into(),
+            SessionSettings::default(),
+            self.now,
+            &mut Vec::new(),
+        );
         self.nodes[index].wire = Some(Wire {
             link_core,
             key: None,

@@ -72,6 +72,11 @@ impl Programs {
         Self { rust: folder.to_owned(), go: PathBuf::new() }
     }
 
+    /// Returns the programs in a folder; without one, builds them.
+    pub(super) fn at_or_built(folder: Option<&Path>) -> Result<Self, PerfError> {
+        folder.map_or_else(|| Self::build(false), |folder| Ok(Self::at(folder)))
+    }
+
     /// Returns a command for a binary of this workspace.
     pub(super) fn rust(&self, name: &str) -> Command {
         Command::new(self.rust.join(name))

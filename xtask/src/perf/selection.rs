@@ -80,10 +80,7 @@ struct Calls {
 
 /// Prepares a file of placements, measures a proxy that opens the file, and prints the figures.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
-    let programs = match &options.programs {
-        Some(folder) => Programs::at(folder),
-        None => Programs::build(false)?,
-    };
+    let programs = Programs::at_or_built(options.programs.as_deref())?;
     let run = folder()?;
     let prepared: Prepared = figures(proxy(options, &programs, run.path()).arg("--prepare"))?;
     let restarted: Restarted = figures(&mut proxy(options, &programs, run.path()))?;

@@ -124,10 +124,7 @@ impl Sub for Usage {
 
 /// Measures each transport on a separate hub.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
-    let programs = match &options.programs {
-        Some(folder) => Programs::at(folder),
-        None => Programs::build(false)?,
-    };
+    let programs = Programs::at_or_built(options.programs.as_deref())?;
     raise_open_files(options.sessions + SPARE_FILES)?;
     for &transport in &options.transport {
         let run = folder()?;

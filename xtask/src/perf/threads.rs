@@ -1,5 +1,7 @@
 //! The processor time of a hub on several threads, against one thread.
 
+use std::path::PathBuf;
+
 use clap::Args;
 
 use super::build::Programs;
@@ -24,6 +26,9 @@ pub(super) struct Options {
     /// Concurrent callers.
     #[arg(long, default_value_t = 64)]
     in_flight: usize,
+    /// Folder with release binaries, instead of building them.
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
 }
 
 /// A pair of figures, of the hub on one thread and on several.
@@ -32,7 +37,7 @@ type Pair = [f64; 2];
 /// Measures and prints both hubs. Each has an agent over wss and a proxy over a unix socket.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     check_pairs(options.pairs)?;
-    let programs = Programs::build(false)?;
+    let programs = Programs::at_or_built(options.programs.as_deref())?;
     let (mut rates, mut per_second) = (Vec::new(), Vec::new());
     for pair in 0..options.pairs {
         // New processes for each pair average out what varies from start to start.

@@ -258,7 +258,7 @@ impl HubBuilder {
                 table: Mutex::new(Table { core, wakers: Default::default() }),
                 presence: broadcast::channel(PRESENCE_BOUND).0,
                 authentication: self.authentication,
-                hello,
+                hello: Arc::new(hello),
                 receive_budget: ReceiveBudget::new(
                     self.settings.total_receive_bytes,
                     self.settings.session.max_frame,

@@ -48,7 +48,7 @@ struct Shared {
     presence: broadcast::Sender<Presence>,
     settings: HubSettings,
     authentication: Authentication,
-    hello: Hello,
+    hello: Arc<Hello>,
     receive_budget: Arc<ReceiveBudget>,
     stop_accepting: CancellationToken,
     /// Ends the presence watches, once the nodes have been asked to leave.

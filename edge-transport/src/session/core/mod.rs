@@ -4,6 +4,7 @@ mod incoming;
 mod outgoing;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -105,7 +106,7 @@ impl Session {
         match event {
             Event::LinkUp => {
                 self.hello.session.number += 1;
-                let hello = self.hello.clone();
+                let hello = Arc::new(self.hello.clone());
                 self.link = Some(LinkCore::new(
                     Role::Dialer,
                     hello,

@@ -1,6 +1,7 @@
 //! One link at the hub.
 
 mod identity;
+mod write;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,22 +17,17 @@ use super::Shared;
 use super::auth::{Decision, TokenCheck};
 use super::receive_budget::ReceiveShare;
 use crate::frame::{Frame, Kind, Lane, decode, encode};
-use crate::frame_io::{FrameIo, WRITE_BATCH, now};
+use crate::frame_io::{FrameIo, now};
 use crate::hub::SessionKey;
 use crate::hub::identity::Identity;
 use crate::link::{Link, LinkError, ReceiveLimits};
 use crate::name::PeerId;
-use crate::session::{
-    CloseReason, LinkAction, LinkCore, LinkEvent, LinkState, Remote, Role, time_to_transfer,
-};
+use crate::session::{CloseReason, LinkAction, LinkCore, LinkEvent, Remote, Role};
 use crate::token::Token;
 
-/// How long an idle peer that was asked to leave may take to connect to another hub.
-const LEAVE_TIME: Duration = Duration::from_secs(3);
-
-/// Frames read before the task yields: a small batch, so that the start of a burst is forwarded before its end has
-/// arrived.
-const READ_BATCH: usize = 8;
+/// Frames, and about how many bytes of them, are read before the task yields: enough, because a yield may wake another thread,
+/// and not more, so that the start of a burst is forwarded before its end has arrived.
+const READ_BATCH: (usize, usize) = (24, 64 * 1024);
 
 type TokenCheckFuture = Pin<Box<dyn Future<Output = Result<(), CloseReason>> + Send>>;
 
@@ -45,14 +41,15 @@ pub(super) struct Connection {
     peer: Option<PeerId>,
     /// The token of the hello; never forwarded.
     token: Option<Token>,
-    /// A token verification in progress, the peer that waits for it, and its identity.
-    token_check: Option<(TokenCheckFuture, Remote, Identity)>,
+    /// A token verification in progress, the peer that waits for it, and its identity. Boxed, like what else only peers with
+    /// tokens have: every session would keep space for it.
+    token_check: Option<Box<(TokenCheckFuture, Remote, Identity)>>,
     /// What the link has taken from the budget of received bytes; set once the peer is admitted.
     receive_share: Option<ReceiveShare>,
     /// When the link was last found waiting for that budget.
     waited: Option<Instant>,
     /// The token that proves the peer's name, to verify it again.
-    verified: Option<TokenCheck>,
+    verified: Option<Box<TokenCheck>>,
     /// A repeated verification in progress.
     token_recheck: Option<identity::RecheckFuture>,
     /// When to repeat it again, if there was no answer.
@@ -82,7 +79,7 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(link: Link, shared: Arc<Shared>) -> Box<Self> {
         let mut actions = Vec::new();
-        let hello = shared.hello.clone();
+        let hello = Arc::clone(&shared.hello);
         let core = LinkCore::new(Role::Acceptor, hello, shared.settings.session.clone(), now(), &mut actions);
         let timer = Box::pin(tokio::time::sleep(shared.settings.session.hello_timeout));
         let mut io = FrameIo::new(link);
@@ -157,9 +154,15 @@ impl Connection {
     /// Ready when the link has ended or must be closed.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let previous_key = self.key;
-        for _ in 0..READ_BATCH {
+        // One sender may have half of a peer's queue: no batch fills it before the peer's task can write.
+        let frames = READ_BATCH.0.min(self.shared.settings.queue_frames / 2).max(1);
+        let mut bytes_read = 0;
+        for _ in 0..frames {
             match self.io.poll_receive(cx) {
-                Poll::Ready(Some(Ok(bytes))) => self.received(bytes),
+                Poll::Ready(Some(Ok(bytes))) => {
+                    bytes_read += bytes.len();
+                    self.received(bytes);
+                }
                 Poll::Ready(Some(Err(error))) => {
                     let (remote, is_admitted) = (self.io.link().remote(), self.key.is_some());
                     match error {
@@ -184,6 +187,9 @@ impl Connection {
             }
             if self.closed.is_some() {
                 return Poll::Ready(());
+            }
+            if bytes_read >= READ_BATCH.1 {
+                break;
             }
         }
         // There may be more frames: yield to other tasks first. A link that is never without frames returns its bytes too.
@@ -224,9 +230,9 @@ impl Connection {
     }
 
     fn poll_rest(&mut self, cx: &mut Context<'_>, previous_key: Option<SessionKey>) -> Poll<()> {
-        if let Some((token_check, ..)) = &mut self.token_check
-            && let Poll::Ready(answer) = token_check.as_mut().poll(cx)
-            && let Some((_, remote, identity)) = self.token_check.take()
+        if let Some(token_check) = &mut self.token_check
+            && let Poll::Ready(answer) = token_check.0.as_mut().poll(cx)
+            && let Some((_, remote, identity)) = self.token_check.take().map(|check| *check)
         {
             let decision = match answer {
                 Ok(()) => self.admit(&remote, identity),
@@ -254,127 +260,16 @@ impl Connection {
                 self.timer.as_mut().reset(next.into());
             }
         }
-        loop {
-            self.take_frames(cx);
-            // After the waker is registered, so that no request for a check is missed.
-            self.check_identity(false);
-            self.poll_recheck(cx);
-            if self.closed.is_some() {
-                return Poll::Ready(());
-            }
-            let sent = self.io.poll_send(cx);
-            for (_, head) in self.io.take_refused() {
-                if let Some(key) = self.key {
-                    self.shared.with_core(|core| core.refused(key, head));
-                }
-            }
-            match sent {
-                Poll::Ready(Ok(())) if self.has_more() => {}
-                Poll::Ready(Ok(())) => {
-                    self.stalled = None;
-                    self.check_idle();
-                    if self.closed.is_some() {
-                        return Poll::Ready(());
-                    }
-                    break;
-                }
-                Poll::Ready(Err(error)) => {
-                    tracing::debug!(remote = self.io.link().remote(), %error, "link failed");
-                    self.is_lost = true;
-                    return Poll::Ready(());
-                }
-                Poll::Pending => {
-                    self.record_stall();
-                    break;
-                }
-            }
+        if self.poll_write(cx).is_ready() {
+            return Poll::Ready(());
         }
         // `admission` and `run` are separate futures: `admission` must complete as soon as the key is set.
         if previous_key.is_none() && self.key.is_some() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    /// Returns when a stalled link is closed. A large frame gets the time that it needs on a slow link.
-    fn stall_deadline(&self) -> Option<Instant> {
-        let writing = time_to_transfer(self.io.last_taken());
-        self.stalled.map(|since| since + self.shared.settings.session.liveness_timeout + writing)
-    }
-
     fn next_wakeup(&self) -> Option<Instant> {
         let leave_by = self.leave_by.filter(|until| now() < *until);
         [self.core.next_wakeup(), self.stall_deadline(), self.expires, leave_by].into_iter().flatten().min()
-    }
-
-    /// Records that the link did not accept all frames. Stalls are limited, because queued frames use memory of all peers.
-    fn record_stall(&mut self) {
-        if self.io.take_progress() || self.stalled.is_none() {
-            self.stalled = Some(now());
-        }
-    }
-
-    fn check_stall(&mut self) {
-        if let Some(since) = self.stalled
-            && self.stall_deadline().is_some_and(|deadline| now() >= deadline)
-            && self.closed.is_none()
-        {
-            self.link_event(LinkEvent::Refuse(CloseReason::Stalled { after: now().duration_since(since) }));
-        }
-    }
-
-    /// Whether there is more to send, after the link has written everything.
-    fn has_more(&self) -> bool {
-        let has_frames = self.key.is_some_and(|key| {
-            let mut table = self.shared.table();
-            table.core.written(key, 0);
-            table.core.has_frames(key)
-        });
-        has_frames || self.pong.is_some()
-    }
-
-    /// Takes frames from the routing table if the previous ones are written, and registers a wake-up for the next.
-    fn take_frames(&mut self, cx: &Context<'_>) {
-        let room = if self.io.waiting() == 0 { WRITE_BATCH } else { 0 };
-        if room > 0
-            && let Some(pong) = self.pong.take()
-        {
-            self.io.push(encode(Frame::link(pong), Lane::Control));
-        }
-        let Some(key) = self.key else { return };
-        let mut table = self.shared.table();
-        if room > 0 {
-            table.core.written(key, self.io.unwritten());
-        }
-        // Called even if there is no room: closing a link must not wait for its peer to read.
-        if let Err(reason) = table.core.take(key, self.io.queue(), room, now()) {
-            drop(table);
-            return self.link_event(LinkEvent::Refuse(reason));
-        }
-        table.wake();
-        match table.wakers.get_mut(&key) {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => drop(table.wakers.insert(key, cx.waker().clone())),
-        }
-        let drain = table.core.draining(key).map(ToOwned::to_owned);
-        let may_move = drain.is_some() && table.core.has_services(key);
-        drop(table);
-        if let Some(reason) = drain
-            && !matches!(self.core.state(), LinkState::Draining { deadline: Some(_), .. })
-        {
-            self.drain_by = Some(now() + self.shared.settings.session.drain_timeout);
-            // A peer that drains too has nowhere to go.
-            let is_draining = matches!(self.core.state(), LinkState::Draining { .. });
-            self.leave_by = (may_move && !is_draining).then(|| now() + LEAVE_TIME);
-            self.link_event(LinkEvent::Drain { reason });
-        }
-    }
-
-    /// Closes a draining link as soon as it is idle.
-    fn check_idle(&mut self) {
-        if let (Some(key), LinkState::Draining { .. }) = (self.key, self.core.state())
-            && self.leave_by.is_none_or(|until| now() >= until)
-            && self.shared.table().core.is_idle(key)
-        {
-            self.link_event(LinkEvent::Idle);
-        }
     }
 
     fn received(&mut self, bytes: Bytes) {
@@ -447,9 +342,9 @@ impl Connection {
             Decision::Authenticated(identity) => Some(self.admit(&remote, identity)),
             Decision::Rejected(reason) => Some(self.unauthenticated(reason)),
             Decision::Verify(pending, identity) => {
-                self.verified = Some(pending.clone());
+                self.verified = Some(Box::new(pending.clone()));
                 let check = Box::pin(pending.verify(check_timeout(&self.shared)));
-                self.token_check = Some((check, remote, identity));
+                self.token_check = Some(Box::new((check, remote, identity)));
                 None
             }
         }
