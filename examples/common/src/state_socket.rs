@@ -1,7 +1,9 @@
 //! A socket in a state directory that answers requests of root and of the process's own user.
 //!
-//! A request is one line. The answer is every byte up to the end of the connection.
+//! A request is one line. The answer is every byte up to the end of the connection; that to a command is text, and begins with
+//! whether the command was executed.
 
+use std::fmt::Display;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::Path;
@@ -24,6 +26,10 @@ const MAX_REQUEST_BYTES: u64 = 1024;
 
 /// The maximum length of an answer in bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
+
+/// The beginnings of the answers to commands that were executed, and that failed.
+const OK_PREFIX: &str = "ok ";
+const ERROR_PREFIX: &str = "error ";
 
 /// The time limit for receiving a request, and for sending its answer.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,6 +76,26 @@ where
     }
 }
 
+/// Serves commands until the future is dropped. `execute` returns what the user reads.
+pub async fn serve_commands<A, F, E>(socket: BoundSocket, execute: A)
+where
+    A: Fn(String) -> F + Clone + Send + 'static,
+    F: Future<Output = Result<String, E>> + Send + 'static,
+    E: Display,
+{
+    let answer = move |line| {
+        let executed = execute(line);
+        async move {
+            let text = match executed.await {
+                Ok(text) => format!("{OK_PREFIX}{text}\n"),
+                Err(error) => format!("{ERROR_PREFIX}{error}\n"),
+            };
+            text.into_bytes()
+        }
+    };
+    serve(socket, answer).await;
+}
+
 async fn handle<F>(mut stream: UnixStream, answer: impl Fn(String) -> F) -> io::Result<()>
 where
     F: Future<Output = Vec<u8>>,
@@ -105,6 +131,36 @@ pub fn ask(path: &Path, request: &str) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
     Ok(answer)
+}
+
+/// Sends a command to `process`, which serves the socket, and returns what the user reads; `None` if no process serves it.
+/// Blocks.
+///
+/// # Errors
+/// If the command fails, or has no answer.
+pub fn command(path: &Path, line: &str, process: &str) -> Result<Option<String>, Fatal> {
+    use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+
+    let shown = path.display();
+    let answer = match ask(path, line) {
+        Ok(answer) => answer,
+        Err(error) if matches!(error.kind(), NotFound | ConnectionRefused) => return Ok(None),
+        Err(error) if error.kind() == PermissionDenied => {
+            let text = format!("{shown}: only root and the user of {process} may use this socket: {error}");
+            return Err(Fatal::Runtime(text));
+        }
+        Err(error) => return Err(Fatal::Runtime(format!("{shown}: no answer, repeat the command: {error}"))),
+    };
+    let answer = String::from_utf8_lossy(&answer);
+    let text = answer.strip_suffix('\n').unwrap_or_default();
+    match (text.strip_prefix(OK_PREFIX), text.strip_prefix(ERROR_PREFIX)) {
+        (Some(text), _) => Ok(Some(text.to_owned())),
+        (None, Some(text)) => Err(Fatal::Runtime(text.to_owned())),
+        (None, None) => {
+            let text = format!("{shown}: {process} ended before it answered; repeat the command");
+            Err(Fatal::Runtime(text))
+        }
+    }
 }
 
 #[cfg(test)]

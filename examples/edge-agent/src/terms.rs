@@ -3,7 +3,6 @@
 //! A caller with the certificate of a driver can raise the driver's term. Once that certificate is denied, an operator
 //! lets the agent forget the term.
 
-use std::io;
 use std::path::Path;
 
 use csi_proto::DriverName;
@@ -15,13 +14,8 @@ use super::store::{AgentStore, TermTable};
 use edge_csi_common::process::{Fatal, chain};
 use edge_csi_common::state_socket;
 
-/// The socket in the state directory. A request is a line, `terms` or `forget-term DRIVER`; the answer is text behind
-/// one of the prefixes.
+/// The socket in the state directory. A request is a line, `terms` or `forget-term DRIVER`.
 pub(super) const SOCKET: &str = "terms.sock";
-
-/// The prefixes of the answers to successful and to failed requests.
-const OK_PREFIX: &str = "ok\n";
-const ERROR_PREFIX: &str = "error\n";
 
 /// A request about the terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,22 +45,11 @@ impl Request {
 
 /// Sends the request to the running agent, or else executes it in the state directory. Returns the text to print.
 pub(super) async fn ask(directory: &Path, request: &Request) -> Result<String, Fatal> {
-    let path = directory.join(SOCKET);
-    let answer = match state_socket::ask(&path, &request.line()) {
-        Ok(answer) => String::from_utf8_lossy(&answer).into_owned(),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            return on_disk(directory, request).await;
-        }
-        Err(error) => return Err(Fatal::Runtime(format!("{}: {error}", path.display()))),
+    let text = match state_socket::command(&directory.join(SOCKET), &request.line(), "the agent")? {
+        Some(text) => text,
+        None => on_disk(directory, request).await?,
     };
-    match (answer.strip_prefix(OK_PREFIX), answer.strip_prefix(ERROR_PREFIX)) {
-        (Some(text), _) => Ok(text.to_owned()),
-        (None, Some(text)) => Err(Fatal::Runtime(text.trim_end().to_owned())),
-        (None, None) => Err(Fatal::Runtime(format!(
-            "{}: the agent ended before it answered; repeat the command",
-            path.display()
-        ))),
-    }
+    Ok(text + "\n")
 }
 
 /// Executes the request in a state directory that no agent uses.
@@ -85,37 +68,32 @@ async fn execute(request: &Request, dispatcher: &Dispatcher, terms: &TermTable) 
         Request::List => {
             let known = terms.load().await.map_err(|error| chain(&error))?;
             let width = known.keys().map(|driver| driver.as_str().len()).max().unwrap_or(0).max(6);
-            let rows = known.iter().map(|(driver, term)| format!("{:width$}  {term}\n", driver.as_str()));
-            Ok(format!("{:width$}  TERM\n{}", "DRIVER", rows.collect::<String>()))
+            let rows = known.iter().map(|(driver, term)| format!("\n{:width$}  {term}", driver.as_str()));
+            Ok(format!("{:width$}  TERM{}", "DRIVER", rows.collect::<String>()))
         }
         Request::Forget(driver) => {
             dispatcher.forget_term(driver).await.map_err(|error| chain(&error))?;
             tracing::warn!(%driver, "an operator had this agent forget the term of the driver's proxy");
-            Ok(format!("the term of driver {driver} is forgotten: the next call sets it\n"))
+            Ok(format!("the term of driver {driver} is forgotten: the next call sets it"))
         }
     }
 }
 
 /// Answers requests until the future is dropped.
 pub(super) async fn serve(socket: BoundSocket, dispatcher: Dispatcher, terms: TermTable) {
-    let answer = move |line: String| {
+    let execute = move |line: String| {
         let (dispatcher, terms) = (dispatcher.clone(), terms.clone());
         async move {
-            let answer = match Request::parse(&line) {
+            match Request::parse(&line) {
                 Some(request) => execute(&request, &dispatcher, &terms).await,
                 None => Err(
                     "expected one line: terms, or forget-term DRIVER; the agent may be of another version"
                         .to_owned(),
                 ),
-            };
-            let (prefix, text) = match answer {
-                Ok(text) => (OK_PREFIX, text),
-                Err(text) => (ERROR_PREFIX, text),
-            };
-            format!("{prefix}{text}").into_bytes()
+            }
         }
     };
-    state_socket::serve(socket, answer).await;
+    state_socket::serve_commands(socket, execute).await;
 }
 
 #[cfg(test)]

@@ -14,9 +14,6 @@ use edge_transport::hub::Hub;
 /// The request, before the percentage.
 const VERB: &str = "rebalance ";
 
-/// The prefix of the answer to a request that was executed.
-const OK_PREFIX: &str = "ok ";
-
 /// A command to a running hub.
 #[derive(Debug, Clone, Subcommand)]
 pub enum Command {
@@ -57,45 +54,31 @@ pub(super) fn bind(listen: &[ListenUrl]) -> Result<Option<BoundSocket>, Fatal> {
 
 /// Serves requests until the future is dropped.
 pub(super) async fn serve(socket: BoundSocket, hub: Hub) {
-    let answer = move |line: String| {
+    let execute = move |line: String| {
         let hub = hub.clone();
-        async move { executed(&hub, &line).await.into_bytes() }
+        async move { execute(&hub, &line).await }
     };
-    state_socket::serve(socket, answer).await;
+    state_socket::serve_commands(socket, execute).await;
 }
 
-async fn executed(hub: &Hub, line: &str) -> String {
+async fn execute(hub: &Hub, line: &str) -> Result<String, &'static str> {
     let percent = line.strip_prefix(VERB).and_then(|percent| percent.parse::<u8>().ok());
-    let Some(percent) = percent.filter(|percent| (1..=100).contains(percent)) else {
-        return "expected `rebalance` with a percentage from 1 to 100; the hub may be of another version\n"
-            .to_owned();
-    };
+    let percent = percent.filter(|percent| (1..=100).contains(percent));
+    let percent = percent
+        .ok_or("expected `rebalance` with a percentage from 1 to 100; the hub may be of another version")?;
     let asked = hub.rebalance(f64::from(percent) / 100.0, "an operator rebalances the hubs").await;
     tracing::warn!(percent, asked, "asked nodes to connect to another hub");
-    format!("{OK_PREFIX}nodes that were asked to connect to another hub: {asked}\n")
+    Ok(format!("nodes that were asked to connect to another hub: {asked}"))
 }
 
 /// Sends the request to the hub, and prints the answer.
 pub(super) fn run(Rebalance { percent, hub }: &Rebalance) -> Result<(), Fatal> {
     let path = control(hub.path());
-    let answer = state_socket::ask(&path, &format!("{VERB}{percent}")).map_err(|error| {
-        let hint = match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                "no hub listens on this socket; name it with --hub"
-            }
-            io::ErrorKind::PermissionDenied => "only root and the user of the hub may use this socket",
-            _ => "no answer, repeat the command",
-        };
-        Fatal::Runtime(format!("{}: {hint}: {error}", path.display()))
+    let answer = state_socket::command(&path, &format!("{VERB}{percent}"), "the hub")?;
+    let text = answer.ok_or_else(|| {
+        Fatal::Runtime(format!("{}: no hub listens on this socket; name it with --hub", path.display()))
     })?;
-    let answer = String::from_utf8_lossy(&answer);
-    match answer.trim_end().strip_prefix(OK_PREFIX) {
-        Some(text) => {
-            // Nothing is left to do if stdout is closed.
-            let _ = writeln!(io::stdout(), "{text}");
-            Ok(())
-        }
-        None if answer.is_empty() => Err(Fatal::Runtime("the hub ended before it answered".to_owned())),
-        None => Err(Fatal::Runtime(answer.trim_end().to_owned())),
-    }
+    // Nothing is left to do if stdout is closed.
+    let _ = writeln!(io::stdout(), "{text}");
+    Ok(())
 }
