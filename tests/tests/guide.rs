@@ -57,10 +57,14 @@ fn every_file_that_a_block_of_the_guide_names_exists() {
 }
 
 /// Blocks that no test runs and that start none of our programs: the beginning of the block, and the reason.
-const FOR_READERS: [(&str, &str); 6] = [
+const FOR_READERS: [(&str, &str); 7] = [
     ("kubectl get placements,drivernodes ", "wants placements at the API server"),
     ("kubectl scale deployment/edge-csi-controller ", "wants a backup of them"),
     ("kubectl exec edge-csi-controller-0 ", "wants a node that is lost"),
+    (
+        "kubectl exec POD ",
+        "wants the name of a pod; the end-to-end test `kubernetes-failover` runs the command",
+    ),
     ("for program in edge-hub edge-agent", "wants a container builder and a registry"),
     ("node-driver-registrar ", "the manifests start it, with these options"),
     (

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -19,17 +19,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use edge_csi_common::process::Fatal;
 use edge_csi_common::state_socket;
 
-/// The control socket in the state directory. A command is one line: a verb, and a node, a name or both. The answer is
-/// one line too.
+/// The control socket in the state directory. A command is one line: a verb, and a node, a name or both.
 pub(super) const SOCKET: &str = "control.sock";
-
-/// The prefixes of the answers to successful and to failed commands.
-const OK_PREFIX: &str = "ok ";
-const ERROR_PREFIX: &str = "error ";
 
 /// A command to a running proxy.
 #[derive(Debug, Clone, Subcommand)]
-pub enum Command {
+pub enum ControlCommand {
     /// Declare a node lost, with all volumes on it: its placements are released, so that the names of its volumes
     /// may be used on other nodes, and its volumes can be deleted. If the node reconnects it gets no calls until
     /// it is recommissioned. Refused while the node is connected
@@ -205,56 +200,36 @@ impl DecommissionedNodes {
 }
 
 /// Sends a command to the proxy, and prints the answer.
-pub(super) fn run(command: Command) -> Result<(), Fatal> {
+pub(super) fn run(command: ControlCommand) -> Result<(), Fatal> {
     let (action, directory) = match command {
-        Command::Decommission(Target { node, state_dir }) => (Action::Decommission(node), state_dir),
-        Command::Recommission(Target { node, state_dir }) => (Action::Recommission(node), state_dir),
-        Command::Repair(Repair { name, node, state_dir, .. }) => (Action::Repair(name, node), state_dir),
+        ControlCommand::Decommission(Target { node, state_dir }) => (Action::Decommission(node), state_dir),
+        ControlCommand::Recommission(Target { node, state_dir }) => (Action::Recommission(node), state_dir),
+        ControlCommand::Repair(Repair { name, node, state_dir, .. }) => {
+            (Action::Repair(name, node), state_dir)
+        }
     };
     let shown = directory.display();
     if !directory.is_dir() {
         return Err(Fatal::Input(format!("--state-dir: no directory {shown}")));
     }
     let path = directory.join(SOCKET);
-    let answer = state_socket::ask(&path, &action.to_string());
-    let answer = answer.map_err(|error| unanswered(&path, &error))?;
-    let answer = String::from_utf8_lossy(&answer);
-    let line = answer.strip_suffix('\n').unwrap_or_default();
-    if let Some(text) = line.strip_prefix(OK_PREFIX) {
-        // Nothing is left to do if stdout is closed.
-        let _ = writeln!(io::stdout(), "{text}");
-        return Ok(());
-    }
-    Err(Fatal::Runtime(match line.strip_prefix(ERROR_PREFIX) {
-        Some(text) => text.to_owned(),
-        None => format!("{}: the proxy ended before it answered; repeat the command", path.display()),
-    }))
-}
-
-fn unanswered(path: &Path, error: &io::Error) -> Fatal {
-    let hint = match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            "no edge-csi-driver runs with this --state-dir; start it, then repeat the command"
-        }
-        io::ErrorKind::PermissionDenied => "only root and the user of the proxy may use this socket",
-        _ => "no answer, repeat the command",
-    };
-    Fatal::Runtime(format!("{}: {hint}: {error}", path.display()))
+    let answer = state_socket::command(&path, &action.to_string(), "the proxy")?;
+    let text = answer.ok_or_else(|| {
+        let hint = "no edge-csi-driver runs with this --state-dir; start it, then repeat the command";
+        Fatal::Runtime(format!("{}: {hint}", path.display()))
+    })?;
+    // Nothing is left to do if stdout is closed.
+    let _ = writeln!(io::stdout(), "{text}");
+    Ok(())
 }
 
 /// Serves commands until the future is dropped.
 pub(super) async fn serve(socket: BoundSocket, commands: mpsc::Sender<PendingAction>) {
-    let answer = move |line: String| {
+    let execute = move |line: String| {
         let commands = commands.clone();
-        async move {
-            let (prefix, text) = match execute_line(&line, &commands).await {
-                Ok(text) => (OK_PREFIX, text),
-                Err(text) => (ERROR_PREFIX, text),
-            };
-            format!("{prefix}{text}\n").into_bytes()
-        }
+        async move { execute_line(&line, &commands).await }
     };
-    state_socket::serve(socket, answer).await;
+    state_socket::serve_commands(socket, execute).await;
 }
 
 /// Executes a line, and returns the text of the answer.

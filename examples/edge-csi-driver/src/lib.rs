@@ -11,6 +11,8 @@ mod options;
 mod roster;
 mod route;
 mod status;
+#[cfg(feature = "kubernetes")]
+mod sweep;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -22,13 +24,15 @@ use tokio::task::JoinSet;
 
 use self::active::Active;
 use self::decommission::DecommissionedNodes;
-pub use self::decommission::{Command, Repair, Target};
+pub use self::decommission::{ControlCommand, Repair, Target};
 use self::front::Front;
 use self::name::HubName;
-pub use self::options::{CommandLine, CsiDriverOptions, PlacementsOption, Route};
+pub use self::options::{Command, CommandLine, CsiDriverOptions, PlacementsOption, Route};
 use self::route::{Destination, RouteKind};
 pub use self::route::{OfflinePolicyOption, TopologyOptions};
 use self::status::CsiDriverStatus;
+#[cfg(feature = "kubernetes")]
+pub use self::sweep::Sweep;
 use edge_csi_common::process::{self, Fatal, Signals};
 use edge_csi_common::state_socket;
 use edge_csi_common::uplink::{self, LinkFiles};
@@ -36,7 +40,9 @@ use edge_csi_common::uplink::{self, LinkFiles};
 /// The binary.
 pub fn main() -> ExitCode {
     process::run(async |line: CommandLine, signals| match (line.command, line.options) {
-        (Some(command), _) => decommission::run(command),
+        (Some(Command::Control(command)), _) => decommission::run(command),
+        #[cfg(feature = "kubernetes")]
+        (Some(Command::Sweep(command)), _) => sweep::run(command).await,
         (None, Some(options)) => serve(options, signals).await,
         (None, None) => Err(Fatal::Input("--drivername is missing".to_owned())),
     })

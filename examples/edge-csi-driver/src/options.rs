@@ -4,13 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use csi_proto::DriverName;
 use csi_proxy::{NodeId, SocketAddress};
 use edge_transport::link::Address;
 
-use super::decommission::Command;
+use super::decommission::ControlCommand;
 use super::route::TopologyOptions;
+#[cfg(feature = "kubernetes")]
+use super::sweep::Sweep;
 use edge_csi_common::security::ClientSecurity;
 use edge_csi_common::values::{duration, listen_address};
 
@@ -23,13 +25,25 @@ use edge_csi_common::values::{duration, listen_address};
 #[command(name = "edge-csi-driver", version, disable_help_subcommand = true)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct CommandLine {
-    /// A command to a running edge-csi-driver.
+    /// A command instead of a new edge-csi-driver.
     #[command(subcommand)]
     pub command: Option<Command>,
 
     /// The options of edge-csi-driver itself.
     #[command(flatten)]
     pub options: Option<CsiDriverOptions>,
+}
+
+/// A command.
+#[derive(Debug, Clone, Subcommand)]
+pub enum Command {
+    /// A command to a running edge-csi-driver.
+    #[command(flatten)]
+    Control(ControlCommand),
+    /// Report the volumes that are left over: compare the placements of --placements kubernetes with the PersistentVolumes and
+    /// with the volumes on the nodes. Changes nothing; exits with 1 if something is left over
+    #[cfg(feature = "kubernetes")]
+    Sweep(Sweep),
 }
 
 /// The options of a proxy.
@@ -135,7 +149,9 @@ mod tests {
     fn parses_commands_and_options_separately() {
         let read = |line: &str| process::parse::<CommandLine>(line.split(' '));
         let (line, _) = read("edge-csi-driver decommission edge-2 --state-dir /state").unwrap();
-        let Some(Command::Decommission(target)) = line.command else { unreachable!() };
+        let Some(Command::Control(ControlCommand::Decommission(target))) = line.command else {
+            unreachable!()
+        };
         assert_eq!((target.node.as_str(), target.state_dir.to_str()), ("edge-2", Some("/state")));
         let (line, log) = read("edge-csi-driver --drivername a.b --nodeid edge-1 -v").unwrap();
         assert!(line.command.is_none() && line.options.is_some() && log.verbose == 1, "{line:?}");
@@ -152,8 +168,15 @@ mod tests {
             assert!(read(&format!("edge-csi-driver {wrong}")).is_err(), "{wrong}");
         }
         let (line, _) = read("edge-csi-driver repair pvc-1 --node edge-2 --state-dir /s").unwrap();
-        let Some(Command::Repair(repair)) = line.command else { unreachable!() };
+        let Some(Command::Control(ControlCommand::Repair(repair))) = line.command else { unreachable!() };
         assert_eq!((repair.name.as_str(), repair.node.is_some(), repair.absent), ("pvc-1", true, false));
+        #[cfg(feature = "kubernetes")]
+        {
+            let (line, _) = read("edge-csi-driver sweep --drivername a.b").unwrap();
+            let Some(Command::Sweep(sweep)) = line.command else { unreachable!() };
+            assert_eq!((sweep.drivername.as_str(), sweep.settle), ("a.b", Duration::from_secs(60)));
+            assert!(read("edge-csi-driver sweep").is_err());
+        }
         let missing = read("edge-csi-driver --nodeid edge-1").unwrap_err().to_string();
         assert!(missing.contains("--drivername"), "{missing}");
     }

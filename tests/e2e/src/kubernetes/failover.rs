@@ -14,6 +14,7 @@ use super::edge::{DRIVERS, NODES, STRICT, Victim};
 use super::node::MADE;
 use super::objects::{self, CLAIMS, class_of, topology_key};
 use super::proxy_pod::{ProxyPod, Served, define, lease_of};
+use super::sweep;
 use crate::error::E2eError;
 use crate::setup::Setup;
 
@@ -72,6 +73,7 @@ fn with_two(setup: &Setup<'_>, cluster: &Cluster, findings: &mut Findings) -> Re
         active.restart(setup)?;
         std::mem::swap(&mut active, &mut standby);
     }
+    sweep::run(setup, cluster, findings, &runtime, (DRIVER, NODE, &active.socket))?;
     replaced(setup, findings, &runtime, [&mut active, &mut standby])
 }
 

@@ -35,6 +35,7 @@ mod plugin;
 mod proxy_pod;
 mod renewal;
 mod secrets;
+mod sweep;
 mod vault;
 
 use std::fmt;
