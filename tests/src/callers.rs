@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use csi_proto::csi::v1 as csi;
 use csi_proto::csi::v1::controller_client::ControllerClient;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
@@ -62,6 +63,8 @@ impl Report {
 pub struct Callers {
     stop: Arc<AtomicBool>,
     tasks: JoinSet<Report>,
+    /// One permit for each caller that is done with its first volume.
+    begun: Arc<Semaphore>,
 }
 
 /// The clients of a caller, one for each proxy. One of the proxies answers.
@@ -81,10 +84,11 @@ impl Callers {
         request: impl Fn(&str) -> csi::CreateVolumeRequest + Clone + Send + Sync + 'static,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let next = Arc::default();
+        let (next, begun) = (Arc::default(), Arc::new(Semaphore::new(0)));
         let mut tasks = JoinSet::new();
         for caller in 0..callers {
             let (stop, request) = (Arc::clone(&stop), request.clone());
+            let mut begun = Some(Arc::clone(&begun));
             let all = sockets.iter().map(|socket| controller(socket)).collect();
             let clients = Clients { all, next: Arc::clone(&next) };
             tasks.spawn(async move {
@@ -92,11 +96,21 @@ impl Callers {
                 while !stop.load(Ordering::Relaxed) && report.failed.is_empty() {
                     let request = request(&format!("pvc-{caller}-{}", report.volumes));
                     clients.pair(request, &mut report).await;
+                    if let Some(begun) = begun.take() {
+                        begun.add_permits(1);
+                    }
                 }
                 report
             });
         }
-        Self { stop, tasks }
+        Self { stop, tasks, begun }
+    }
+
+    /// Waits until each caller is done with its first volume, so that what follows is under calls.
+    pub async fn under_way(&self) {
+        let all = u32::try_from(self.tasks.len()).unwrap_or(u32::MAX);
+        // The semaphore is never closed.
+        drop(self.begun.acquire_many(all).await);
     }
 
     /// Lets the callers finish their last volume.
