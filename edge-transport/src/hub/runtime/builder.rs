@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::accept::accept_loop;
 use super::auth::Authentication;
+use super::connection::read_batch;
 use super::receive_budget::{ReceiveBudget, min_budget};
 use super::{Hub, Shared, Table, WeakHub};
 use crate::frame::{Hello, MIN_MAX_FRAME};
@@ -259,6 +260,7 @@ impl HubBuilder {
                 presence: broadcast::channel(PRESENCE_BOUND).0,
                 authentication: self.authentication,
                 hello: Arc::new(hello),
+                read_batch: read_batch(self.settings.queue_frames),
                 receive_budget: ReceiveBudget::new(
                     self.settings.total_receive_bytes,
                     self.settings.session.max_frame,

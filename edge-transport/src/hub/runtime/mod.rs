@@ -49,6 +49,8 @@ struct Shared {
     settings: HubSettings,
     authentication: Authentication,
     hello: Arc<Hello>,
+    /// Frames that a link reads before its task yields.
+    read_batch: usize,
     receive_budget: Arc<ReceiveBudget>,
     stop_accepting: CancellationToken,
     /// Ends the presence watches, once the nodes have been asked to leave.

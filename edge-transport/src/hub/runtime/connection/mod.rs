@@ -25,9 +25,23 @@ use crate::name::PeerId;
 use crate::session::{CloseReason, LinkAction, LinkCore, LinkEvent, Remote, Role};
 use crate::token::Token;
 
-/// Frames, and about how many bytes of them, are read before the task yields: enough, because a yield may wake another thread,
-/// and not more, so that the start of a burst is forwarded before its end has arrived.
-const READ_BATCH: (usize, usize) = (24, 64 * 1024);
+/// Frames that are read before the task yields: few, so that the start of a burst is forwarded before its end has arrived. With
+/// several threads a yield may wake another one, so that a batch is larger.
+const READ_BATCH: usize = 8;
+const READ_BATCH_OF_SEVERAL_THREADS: usize = 24;
+
+/// About how many bytes are read before the task yields.
+const READ_BATCH_BYTES: usize = 64 * 1024;
+
+/// Returns how many frames a link reads before its task yields, in the current runtime. One sender may have half of a peer's
+/// queue: no batch fills it before the peer's task can write.
+pub(super) fn read_batch(queue_frames: usize) -> usize {
+    let batch = match tokio::runtime::Handle::current().metrics().num_workers() {
+        0 | 1 => READ_BATCH,
+        _ => READ_BATCH_OF_SEVERAL_THREADS,
+    };
+    batch.min(queue_frames / 2).max(1)
+}
 
 type TokenCheckFuture = Pin<Box<dyn Future<Output = Result<(), CloseReason>> + Send>>;
 
@@ -154,10 +168,8 @@ impl Connection {
     /// Ready when the link has ended or must be closed.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let previous_key = self.key;
-        // One sender may have half of a peer's queue: no batch fills it before the peer's task can write.
-        let frames = READ_BATCH.0.min(self.shared.settings.queue_frames / 2).max(1);
         let mut bytes_read = 0;
-        for _ in 0..frames {
+        for _ in 0..self.shared.read_batch {
             match self.io.poll_receive(cx) {
                 Poll::Ready(Some(Ok(bytes))) => {
                     bytes_read += bytes.len();
@@ -188,7 +200,7 @@ impl Connection {
             if self.closed.is_some() {
                 return Poll::Ready(());
             }
-            if bytes_read >= READ_BATCH.1 {
+            if bytes_read >= READ_BATCH_BYTES {
                 break;
             }
         }
