@@ -8,8 +8,8 @@ use prost::encoding::{decode_varint, encode_varint, encoded_len_varint};
 
 use super::failure::truncate;
 use super::{
-    End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_FEATURES, MAX_HEADER, MAX_METADATA,
-    MAX_SERVICES, Part, Reply, Request, WireFrame,
+    End, Failure, Frame, Hello, Kind, Lane, MAX_CLOSING, MAX_FEATURES, MAX_HEADER, MAX_IDLE_PING,
+    MAX_METADATA, MAX_SERVICES, Part, Reply, Request, WireFrame,
 };
 use crate::generated::session as pb;
 use crate::name::{InvalidName, PeerId, ServiceName, SessionId};
@@ -186,6 +186,10 @@ fn decode_hello(hello: pb::Hello) -> Result<Hello, DecodeError> {
             "" => None,
             token => Some(Token::new(token).map_err(|cause| DecodeError::Token { cause })?),
         },
+        idle_ping: match hello.idle_ping_seconds {
+            0 => None,
+            seconds => Some(Duration::from_secs(seconds.into()).min(MAX_IDLE_PING)),
+        },
     })
 }
 
@@ -327,5 +331,8 @@ fn encode_hello(hello: &Hello) -> pb::Hello {
         max_frame: u32::try_from(hello.max_frame).unwrap_or(u32::MAX),
         services: hello.services.iter().map(|service| service.as_str().to_owned()).collect(),
         token: hello.token.as_ref().map_or_else(String::new, |token| token.secret().to_owned()),
+        idle_ping_seconds: hello
+            .idle_ping
+            .map_or(0, |every| u32::try_from(every.as_secs()).unwrap_or(u32::MAX).max(1)),
     }
 }

@@ -41,6 +41,9 @@ pub const MAX_SERVICES: usize = 256;
 /// Maximum number of features that a hello may name, each of at most 64 bytes; further or longer ones are ignored.
 pub const MAX_FEATURES: usize = 32;
 
+/// Longest interval of the pings of a link on which no call waits: 10 minutes.
+pub(crate) const MAX_IDLE_PING: Duration = Duration::from_secs(600);
+
 /// Default of the largest frame in bytes.
 pub const DEFAULT_MAX_FRAME: usize = 8 * 1024 * 1024;
 
@@ -166,6 +169,9 @@ pub struct Hello {
     pub features: Vec<String>,
     /// Proves the sender's name where the link does not. The link inserts the token, the hub removes it.
     pub token: Option<Token>,
+    /// How often the sender, which has dialed, pings while no call waits, from 1 s to 10 minutes. `None`: as often as
+    /// while one does.
+    pub idle_ping: Option<Duration>,
 }
 
 impl Hello {
@@ -181,6 +187,7 @@ impl Hello {
             services: Vec::new(),
             features: Vec::new(),
             token: None,
+            idle_ping: None,
         }
     }
 }

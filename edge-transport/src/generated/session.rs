@@ -69,6 +69,10 @@ pub struct Hello {
     /// of the same instance by the newer one, and refuses another instance of the same name while a session of it is alive.
     #[prost(uint64, tag = "11")]
     pub session: u64,
+    /// How often the sender pings while no call waits, in seconds; at most 600. The other end then sends no pings meanwhile, and
+    /// waits for two and a half times as long. Only of the end that has dialed. 0: both ends ping as often as while a call waits.
+    #[prost(uint32, tag = "12")]
+    pub idle_ping_seconds: u32,
 }
 /// Opens a call. The body is the request; `metadata` belongs to the service and is opaque here.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -41,11 +41,17 @@ pub(super) struct Limits {
     pub(super) max_frame: usize,
     /// Timeout of everything before the first frame (TCP, TLS, websocket, QUIC).
     pub(super) handshake_timeout: Duration,
+    /// How often a dialing peer pings over websocket while no call waits.
+    pub(super) idle_ping: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_frame: DEFAULT_MAX_FRAME, handshake_timeout: Duration::from_secs(10) }
+        Self {
+            max_frame: DEFAULT_MAX_FRAME,
+            handshake_timeout: Duration::from_secs(10),
+            idle_ping: Duration::from_secs(60),
+        }
     }
 }
 

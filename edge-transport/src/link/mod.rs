@@ -62,7 +62,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_core::Stream;
@@ -73,7 +73,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use self::framed::FramedStream;
 pub use crate::frame::{DEFAULT_MAX_FRAME, Lane, WireFrame};
-use crate::frame::{Frame, Kind, MAX_HEADER, decode, encode};
+use crate::frame::{Frame, Kind, MAX_HEADER, MAX_IDLE_PING, decode, encode};
 use crate::name::PeerId;
 use crate::token::Token;
 
@@ -141,6 +141,8 @@ pub struct Link {
     observer: Option<Observer>,
     /// The name to use in place of the dialing peer's own.
     name: Option<PeerId>,
+    /// How often the dialing peer pings while no call waits.
+    idle_ping: Option<Duration>,
 }
 
 impl Link {
@@ -162,6 +164,7 @@ impl Link {
             token: None,
             observer: None,
             name: None,
+            idle_ping: None,
         }
     }
 
@@ -184,6 +187,15 @@ impl Link {
     #[must_use]
     pub const fn with_protection(mut self, protection: Protection) -> Self {
         self.protection = protection;
+        self
+    }
+
+    /// States how often the dialing peer must ping while no call waits, so that the network does not forget the connection; the
+    /// hub then sends no pings, and takes a peer for dead that was silent for two and a half times as long. Between 1 s and 10
+    /// minutes. Default: as often as while a call waits, for links that cost nothing.
+    #[must_use]
+    pub fn with_idle_ping(mut self, every: Duration) -> Self {
+        self.idle_ping = Some(every.clamp(Duration::from_secs(1), MAX_IDLE_PING));
         self
     }
 
@@ -229,6 +241,12 @@ impl Link {
     #[cfg(feature = "runtime")]
     pub(crate) const fn name(&self) -> Option<&PeerId> {
         self.name.as_ref()
+    }
+
+    /// Returns the interval of [`with_idle_ping`](Self::with_idle_ping).
+    #[cfg(feature = "runtime")]
+    pub(crate) const fn idle_ping(&self) -> Option<Duration> {
+        self.idle_ping
     }
 
     /// Kind of the link.

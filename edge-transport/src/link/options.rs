@@ -64,6 +64,14 @@ impl DialOptions {
         self
     }
 
+    /// Sets how often websockets are pinged while no call waits, from 1 s to 10 minutes. Default 60 s. QUIC is pinged every 25 s,
+    /// because address translators forget UDP after 30 s.
+    #[cfg(feature = "ws")]
+    pub const fn idle_ping(mut self, every: Duration) -> Self {
+        self.limits.idle_ping = every;
+        self
+    }
+
     /// Makes the links of an own dialer carry the token of these options, if there is one.
     #[must_use]
     pub fn with_token(&self, dialer: Box<dyn Dialer>) -> Box<dyn Dialer> {

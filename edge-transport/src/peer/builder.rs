@@ -142,7 +142,8 @@ impl PeerBuilder {
         backoff_max(Duration) => backoff_max;
         /// Sets the largest frame in bytes. Default 8 MiB; at least 4 KiB, and at most the limit of the dialers.
         max_frame(usize) => session.max_frame;
-        /// Sets the time without a received frame after which the hub is pinged. Default 3 s; at least 1 ms.
+        /// Sets the time without a received frame after which the hub is pinged while a call waits, or always on links without
+        /// an [idle ping](crate::link::Link::with_idle_ping). Default 3 s; at least 1 ms.
         ping_interval(Duration) => session.ping_interval;
         /// Sets the time without a received frame after which the link is closed as dead. Default 10 s. Should allow three
         /// pings.

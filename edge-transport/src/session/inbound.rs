@@ -21,6 +21,8 @@ pub(super) struct InboundCall {
     /// Whether the requester waits for the response on the current link.
     has_caller: bool,
     next_sequence: u64,
+    /// Whether the requester has a deadline.
+    has_deadline: bool,
     /// Remaining credit in bytes.
     balance: i64,
     pub(super) owner: PeerId,
@@ -28,12 +30,6 @@ pub(super) struct InboundCall {
 }
 
 impl InboundCall {
-    pub(super) const fn next_sequence(&mut self) -> u64 {
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
-        sequence
-    }
-
     pub(super) const fn has_credit(&self) -> bool {
         self.balance > 0
     }
@@ -44,6 +40,11 @@ impl InboundCall {
 
     pub(super) const fn has_caller(&self) -> bool {
         self.has_caller
+    }
+
+    /// Whether the requester waits: for the first reply, or until its deadline. A watch without deadline may be silent for days.
+    const fn waits(&self) -> bool {
+        self.has_caller && (self.has_deadline || self.next_sequence == 1)
     }
 }
 
@@ -63,6 +64,8 @@ pub(super) struct InboundCalls {
     running: IdMap<InboundCallId, InboundCall>,
     /// The calls of the current link that have a waiting caller, by number.
     by_number: IdMap<u64, InboundCallId>,
+    /// How many of them have a requester that waits.
+    waiting: usize,
     used: UsedNumbers,
     next: u64,
     /// The calls in progress, with or without a waiting caller. The owner of a call is the caller's name without names below
@@ -77,6 +80,7 @@ impl InboundCalls {
         Self {
             running: IdMap::default(),
             by_number: IdMap::default(),
+            waiting: 0,
             used: UsedNumbers::default(),
             next: 0,
             calls: FairShare::new(settings.max_inbound_calls),
@@ -112,6 +116,20 @@ impl InboundCalls {
         self.by_number.len()
     }
 
+    /// Whether a requester waits.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// Returns the number of the call's next reply, which is being sent.
+    pub(super) fn next_sequence(&mut self, inbound: InboundCallId) -> u64 {
+        let Some(call) = self.running.get_mut(&inbound) else { return 0 };
+        let (waited, sequence) = (call.waits(), call.next_sequence);
+        call.next_sequence += 1;
+        self.waiting -= usize::from(waited && !call.waits());
+        sequence
+    }
+
     /// Marks the number of a request as used on the link, and returns how to handle the request.
     pub(super) fn admission(&mut self, number: u64) -> Admission {
         match self.used.insert(number) {
@@ -144,12 +162,14 @@ impl InboundCalls {
             lane_open: false,
             has_caller: true,
             next_sequence: 1,
+            has_deadline: request.remaining.is_some(),
             balance: i64::try_from(request.credit).unwrap_or(i64::MAX),
             owner: owner.clone(),
             request_bytes,
         };
         self.running.insert(inbound, call);
         self.by_number.insert(number, inbound);
+        self.waiting += 1;
         Ok(inbound)
     }
 
@@ -174,6 +194,7 @@ impl InboundCalls {
     /// Marks the call as having no caller. Returns whether it had one.
     pub(super) fn abandon(&mut self, inbound: InboundCallId) -> bool {
         let Some(call) = self.running.get_mut(&inbound).filter(|call| call.has_caller) else { return false };
+        self.waiting -= usize::from(call.waits());
         call.has_caller = false;
         self.by_number.remove(&call.number);
         true
@@ -182,6 +203,7 @@ impl InboundCalls {
     /// Handles the loss of the link and discards its numbers. Returns the calls that had a waiting caller, in order.
     pub(super) fn link_lost(&mut self) -> Vec<InboundCallId> {
         self.used = UsedNumbers::default();
+        self.waiting = 0;
         let mut left: Vec<InboundCallId> = std::mem::take(&mut self.by_number).into_values().collect();
         left.sort_unstable();
         for inbound in &left {

@@ -1,8 +1,9 @@
 //! The state machine of one link: hello, liveness, drain. Peers and the hub use it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::liveness::{Due, Liveness};
 use super::{CloseReason, SessionSettings};
 use crate::frame::{Hello, Kind};
 use crate::name::{PeerId, ServiceName, SessionId};
@@ -33,6 +34,8 @@ pub struct Remote {
     pub services: Arc<[ServiceName]>,
     /// Names of the optional features that both ends support.
     pub features: Vec<String>,
+    /// How often the peer pings while no call waits, if it has announced that.
+    pub idle_ping: Option<Duration>,
 }
 
 /// The state of a link.
@@ -83,6 +86,10 @@ pub enum LinkEvent {
     },
     /// No call is open.
     Idle,
+    /// Whether a call waits for the other end. The event may repeat.
+    Waiting(bool),
+    /// Another peer depends on whether the other end is alive.
+    Check,
     /// Time has passed.
     Tick,
 }
@@ -114,8 +121,7 @@ pub struct LinkCore {
     hello: Arc<Hello>,
     settings: SessionSettings,
     state: LinkState,
-    last_received: Instant,
-    last_ping: Instant,
+    liveness: Liveness,
     nonce: u64,
 }
 
@@ -132,7 +138,7 @@ impl LinkCore {
             actions.push(LinkAction::Send(Kind::Hello(Hello::clone(&hello))));
         }
         let state = LinkState::AwaitHello { deadline: now + settings.hello_timeout };
-        Self { role, hello, settings, state, last_received: now, last_ping: now, nonce: 0 }
+        Self { role, hello, settings, state, liveness: Liveness::new(role, None, now), nonce: 0 }
     }
 
     /// The state of the link.
@@ -156,29 +162,24 @@ impl LinkCore {
         match &self.state {
             LinkState::AwaitHello { deadline } => Some(*deadline),
             LinkState::AwaitAdmission(_) | LinkState::Closed => None,
-            LinkState::Open(_) => Some(self.next_liveness_check()),
-            LinkState::Draining { deadline, .. } => Some(deadline.map_or_else(
-                || self.next_liveness_check(),
-                |deadline| deadline.min(self.next_liveness_check()),
-            )),
+            LinkState::Open(_) => Some(self.liveness.next_check(&self.settings)),
+            LinkState::Draining { deadline, .. } => {
+                let check = self.liveness.next_check(&self.settings);
+                Some(deadline.map_or(check, |deadline| deadline.min(check)))
+            }
         }
-    }
-
-    fn next_liveness_check(&self) -> Instant {
-        let ping = self.last_received.max(self.last_ping) + self.settings.ping_interval;
-        ping.min(self.last_received + self.settings.liveness_timeout)
     }
 
     /// Handles an event at `now` and appends the resulting actions to `actions`.
     pub fn handle(&mut self, event: LinkEvent, now: Instant, actions: &mut Vec<LinkAction>) {
         if matches!(event, LinkEvent::Frame(_) | LinkEvent::Activity) {
-            self.last_received = now;
+            self.liveness.received(now);
         }
         match (&mut self.state, event) {
             (LinkState::Closed, _) => {}
             (_, LinkEvent::Refuse(reason)) => self.refuse(reason, actions),
             (LinkState::AwaitHello { .. }, LinkEvent::Frame(Kind::Hello(hello))) => {
-                self.on_hello(hello, actions);
+                self.on_hello(hello, now, actions);
             }
             (LinkState::AwaitHello { .. }, LinkEvent::Frame(Kind::Drain { reason })) => {
                 self.close(CloseReason::Refused { reason }, actions);
@@ -200,8 +201,7 @@ impl LinkCore {
             (LinkState::AwaitAdmission(remote), LinkEvent::Admit) => {
                 let remote = remote.clone();
                 actions.push(LinkAction::Send(Kind::Hello(Hello::clone(&self.hello))));
-                actions.push(LinkAction::Opened(remote.clone()));
-                self.state = LinkState::Open(remote);
+                self.open(remote.clone(), remote.idle_ping, now, actions);
             }
             (LinkState::AwaitAdmission(_), LinkEvent::Frame(_)) => {
                 self.refuse(
@@ -249,17 +249,25 @@ impl LinkCore {
             (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Tick) => {
                 self.check_liveness(now, actions);
             }
+            (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Waiting(call_waits)) => {
+                if self.liveness.set_waiting(call_waits, now) {
+                    self.check_liveness(now, actions);
+                }
+            }
+            (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Check) => {
+                self.liveness.check(now);
+                self.check_liveness(now, actions);
+            }
             (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Excused) => {
-                self.last_received = now;
-                if now >= self.last_ping + self.settings.ping_interval {
-                    self.ping(now, actions);
+                if self.liveness.excused(&self.settings, now) {
+                    self.ping(actions);
                 }
             }
             (_, _) => {}
         }
     }
 
-    fn on_hello(&mut self, hello: Hello, actions: &mut Vec<LinkAction>) {
+    fn on_hello(&mut self, hello: Hello, now: Instant, actions: &mut Vec<LinkAction>) {
         let local = self.hello.version_min..=self.hello.version_max;
         let remote = hello.version_min..=hello.version_max;
         let version = *local.end().min(remote.end());
@@ -275,12 +283,10 @@ impl LinkCore {
             max_frame: hello.max_frame,
             services: hello.services.into(),
             features,
+            idle_ping: hello.idle_ping,
         };
         match self.role {
-            Role::Dialer => {
-                actions.push(LinkAction::Opened(remote.clone()));
-                self.state = LinkState::Open(remote);
-            }
+            Role::Dialer => self.open(remote, self.hello.idle_ping, now, actions),
             Role::Acceptor => {
                 actions.push(LinkAction::HelloReceived(remote.clone()));
                 self.state = LinkState::AwaitAdmission(remote);
@@ -288,16 +294,28 @@ impl LinkCore {
         }
     }
 
+    /// Opens the link, whose dialing end pings this often while no call waits.
+    fn open(
+        &mut self,
+        remote: Remote,
+        idle_ping: Option<Duration>,
+        now: Instant,
+        actions: &mut Vec<LinkAction>,
+    ) {
+        self.liveness = Liveness::new(self.role, idle_ping, now);
+        actions.push(LinkAction::Opened(remote.clone()));
+        self.state = LinkState::Open(remote);
+    }
+
     fn check_liveness(&mut self, now: Instant, actions: &mut Vec<LinkAction>) {
-        if now >= self.last_received + self.settings.liveness_timeout {
-            self.close(CloseReason::Dead { after: self.settings.liveness_timeout }, actions);
-        } else if now >= self.last_received.max(self.last_ping) + self.settings.ping_interval {
-            self.ping(now, actions);
+        match self.liveness.due(&self.settings, now) {
+            Due::Nothing => {}
+            Due::Ping => self.ping(actions),
+            Due::Dead { after } => self.close(CloseReason::Dead { after }, actions),
         }
     }
 
-    fn ping(&mut self, now: Instant, actions: &mut Vec<LinkAction>) {
-        self.last_ping = now;
+    fn ping(&mut self, actions: &mut Vec<LinkAction>) {
         self.nonce += 1;
         actions.push(LinkAction::Send(Kind::Ping { nonce: self.nonce }));
     }

@@ -12,6 +12,7 @@ mod core;
 mod event;
 mod inbound;
 mod link_core;
+mod liveness;
 mod outbound;
 mod settings;
 mod used_numbers;

@@ -15,6 +15,13 @@ struct OutboundCall {
     deadline: Option<Instant>,
 }
 
+impl OutboundCall {
+    /// Whether the caller waits: for the first reply, or until its deadline. A watch without deadline may be silent for days.
+    const fn waits(&self) -> bool {
+        self.deadline.is_some() || self.next_sequence == 1
+    }
+}
+
 /// The result of checking a reply.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ReplyCheck {
@@ -34,11 +41,18 @@ pub(super) enum ReplyCheck {
 pub(super) struct OutboundCalls {
     open: IdMap<u64, OutboundCall>,
     deadlines: BTreeSet<(Instant, u64)>,
+    /// Calls whose callers wait.
+    waiting: usize,
 }
 
 impl OutboundCalls {
     pub(super) fn len(&self) -> usize {
         self.open.len()
+    }
+
+    /// Whether a caller waits.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.waiting > 0
     }
 
     pub(super) fn contains(&self, number: u64) -> bool {
@@ -48,6 +62,7 @@ impl OutboundCalls {
     pub(super) fn open(&mut self, number: u64, target: PeerId, credit: u64, deadline: Option<Instant>) {
         let balance = i64::try_from(credit).unwrap_or(i64::MAX);
         self.open.insert(number, OutboundCall { target, next_sequence: 1, balance, deadline });
+        self.waiting += 1;
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, number));
         }
@@ -56,6 +71,7 @@ impl OutboundCalls {
     /// Removes a call. Returns whether it was open.
     pub(super) fn close(&mut self, number: u64) -> bool {
         let Some(open) = self.open.remove(&number) else { return false };
+        self.waiting -= usize::from(open.waits());
         if let Some(deadline) = open.deadline {
             self.deadlines.remove(&(deadline, number));
         }
@@ -65,6 +81,7 @@ impl OutboundCalls {
     /// Removes all calls and returns their numbers in order.
     pub(super) fn close_all(&mut self) -> Vec<u64> {
         self.deadlines.clear();
+        self.waiting = 0;
         let mut numbers: Vec<u64> = std::mem::take(&mut self.open).into_keys().collect();
         numbers.sort_unstable();
         numbers
@@ -105,7 +122,9 @@ impl OutboundCalls {
             let (found, expected) = (reply.sequence, open.next_sequence);
             return ReplyCheck::Violation(format!("reply {found} received; expected {expected}"));
         }
+        let waited = open.waits();
         open.next_sequence += 1;
+        self.waiting -= usize::from(waited && !open.waits());
         if let Some(message) = &reply.message {
             if open.balance <= 0 {
                 return ReplyCheck::Violation(format!("message of {} bytes without credit", message.len()));

@@ -8,10 +8,12 @@ use crate::frame::DEFAULT_MAX_FRAME;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionSettings {
-    /// Time without a received frame after which a ping is sent. Default 3 s; at least 1 ms.
+    /// Time without a received frame after which a ping is sent while a call waits, or always on links without an idle ping.
+    /// Default 3 s; at least 1 ms.
     pub ping_interval: Duration,
-    /// Time without a received frame after which the link is closed as dead. Default 10 s. Should allow three pings. A frame
-    /// may take longer while its bytes arrive: this time, and that for `max_frame` at 1 Mbit/s.
+    /// Time without a received frame after which the link is closed as dead, while a call waits or a ping is not answered.
+    /// Default 10 s. Should allow three pings. A frame may take longer while its bytes arrive: this time, and that for
+    /// `max_frame` at 1 Mbit/s.
     pub liveness_timeout: Duration,
     /// Timeout of the other end's hello. Default 5 s.
     pub hello_timeout: Duration,

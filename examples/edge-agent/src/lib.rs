@@ -18,6 +18,7 @@ mod volumes;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use csi_proxy::{Dispatcher, Drained, Driver, NodeSegment, Relay, ServeCsi as _, TopologyRelay};
 use edge_transport::{HubSet, PeerId, ServiceName};
@@ -67,7 +68,7 @@ fn seed_of(name: &str) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(name)
 }
 
-async fn run(options: AgentOptions, mut signals: Signals, probe: ProbeCommand) -> Result<(), Fatal> {
+async fn run(mut options: AgentOptions, mut signals: Signals, probe: ProbeCommand) -> Result<(), Fatal> {
     let state = uplink::state_directory(options.state_dir.as_deref())?;
     let store = match &state {
         Some(state) => {
@@ -101,7 +102,11 @@ async fn run(options: AgentOptions, mut signals: Signals, probe: ProbeCommand) -
         Some(renewed) => LinkFiles::open_renewable(&options.security, renewed, &name)?,
         None => LinkFiles::open(&options.security)?,
     };
-    let dialers = uplink::dialers("--hub", &options.hub, &options.security, &files)?;
+    if options.metered {
+        uplink::prefer_websockets(&mut options.hub);
+        options.failback.failback_interval = Duration::ZERO;
+    }
+    let dialers = uplink::dialers("--hub", &options.hub, &options.security, &files, options.metered)?;
     let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, store.as_ref())?;
     let secrets = plugin.as_ref().map(NodePlugin::secrets);
     let saved = state.as_ref().zip(store).map(|(state, store)| (state, store.volumes, store.desired));

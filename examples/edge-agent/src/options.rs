@@ -59,6 +59,12 @@ pub struct AgentOptions {
     #[command(flatten)]
     pub failback: FailbackOptions,
 
+    /// The link costs money by the byte, or wakes a radio: websockets are preferred to QUIC and pinged every 4 minutes while no
+    /// call waits, in place of every minute, and preferred addresses are not tried while another one is in use. A hub then takes
+    /// up to 10 minutes to notice that this node is down, unless a call waits for it
+    #[arg(long, conflicts_with = "failback_interval")]
+    pub metered: bool,
+
     /// Directory for state that survives a restart, created if missing. Without it, only the clock distinguishes a restarted
     /// proxy from its predecessor, and the agent does not renew the certificate of --tls-cert, which needs a hub with
     /// --node-signer

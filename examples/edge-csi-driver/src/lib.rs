@@ -51,7 +51,7 @@ pub fn main() -> ExitCode {
 async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fatal> {
     // The socket does not depend on the certificate: a file that cannot be used keeps only the link down.
     let files = LinkFiles::open(&options.security)?;
-    let dialers = uplink::dialers("--hub", &options.hub, &options.security, &files)?;
+    let dialers = uplink::dialers("--hub", &options.hub, &options.security, &files, false)?;
     let state = uplink::state_directory(options.state_dir.as_deref())?;
     let Some(mut active) = Active::wait(&options, &mut signals).await? else { return Ok(()) };
     let destination = Destination::open(&options, state.as_ref(), &active).await?;

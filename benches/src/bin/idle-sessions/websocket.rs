@@ -23,6 +23,9 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 /// The time for TCP, TLS and websocket together, as in the transport's own dialer.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The interval of pings while no call waits, as in the transport's own dialer.
+const IDLE_PING: Duration = Duration::from_secs(60);
+
 /// The read buffer of a session.
 const READ_BUFFER: usize = 4 << 10;
 
@@ -51,7 +54,7 @@ impl SourceDialer {
         let socket = client_async_with_config("wss://localhost/", stream, Some(config)).await;
         let (socket, _) = socket.map_err(|error| self.failed(error.to_string()))?;
         let link = Link::new(MessageLink(socket), LinkKind::WSS, self.address(), Credentials::None);
-        Ok(link.with_protection(Protection::Verified))
+        Ok(link.with_protection(Protection::Verified).with_idle_ping(IDLE_PING))
     }
 
     fn failed(&self, cause: String) -> LinkError {

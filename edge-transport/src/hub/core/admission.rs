@@ -14,7 +14,8 @@ use crate::session::{CloseReason, Remote, UsedNumbers};
 
 impl Core {
     /// Checks whether a peer may be admitted now. While a session of the peer is open, only a newer session of the
-    /// same instance is admitted; any other is refused and counted. A dead session ends by its liveness timeout.
+    /// same instance is admitted; any other is refused and counted. Another instance has the open session checked: if it is
+    /// dead, it ends by its liveness timeout.
     fn check_admission(&mut self, remote: &Remote, identity: &Identity) -> Result<(), CloseReason> {
         if let Some(reason) = &self.draining {
             return Err(CloseReason::Drained { reason: reason.clone() });
@@ -31,11 +32,15 @@ impl Core {
                 return Err(CloseReason::Overloaded { resource, max });
             }
         }
-        let Some(current) = known.filter(|known| known.closed.is_none()).map(|known| known.id) else {
+        let known = self.by_name.get(&remote.peer).copied();
+        let current = known.and_then(|key| Some((key, self.sessions.get_mut(&key)?)));
+        let Some((key, session)) = current.filter(|(_, session)| session.closed.is_none()) else {
             return Ok(());
         };
-        let (peer, found) = (remote.peer.clone(), remote.session);
+        let (peer, found, current) = (remote.peer.clone(), remote.session, session.id);
         let refused = if found.instance != current.instance {
+            session.is_challenged = true;
+            self.wakes.push(key);
             CloseReason::OtherInstance { peer, found, current }
         } else if found.number <= current.number {
             CloseReason::OlderSession { peer, found, current }
@@ -112,6 +117,8 @@ impl Core {
             calls: BTreeMap::new(),
             used: UsedNumbers::default(),
             inbound: BTreeMap::new(),
+            waiting_calls: 0,
+            is_challenged: false,
             last_number: 0,
             next_lane: 0,
         };

@@ -141,7 +141,8 @@ impl Core {
                 return;
             }
         };
-        let (body, credit) = (request.body.len() as u64, request.credit);
+        let (body, credit, has_deadline) =
+            (request.body.len() as u64, request.credit, request.remaining.is_some());
         let limit = request.remaining.map(|remaining| TimeLimit::new(remaining, now));
         let Some(session) = self.sessions.get(&key) else { return };
         let (source, sender) = (session.peer.clone(), session.sender);
@@ -157,11 +158,13 @@ impl Core {
         if let Some(target) = self.sessions.get_mut(&target_key) {
             target.last_number = dest_id;
             target.inbound.insert(dest_id, ServedCall { requester: key, number, slot });
+            target.waiting_calls += 1;
             target.outbox.reserve(&sender);
         }
         if let Some(session) = self.sessions.get_mut(&key) {
             let lane = session.next_free_lane();
-            session.calls.insert(number, Call::new(target_key, dest_id, lane, credit));
+            session.calls.insert(number, Call::new(target_key, dest_id, lane, credit, has_deadline));
+            session.waiting_calls += 1;
         }
         self.stats.calls += 1;
         self.stats.frames += 1;
@@ -260,10 +263,13 @@ impl Core {
                 self.stats.body_bytes += body;
                 if ends {
                     self.remove_call(requester, number);
-                } else if let Some(call) =
-                    self.sessions.get_mut(&requester).and_then(|session| session.calls.get_mut(&number))
+                } else if let Some(session) = self.sessions.get_mut(&requester)
+                    && session.calls.get_mut(&number).is_some_and(Call::answered)
                 {
-                    call.lane_open = true;
+                    session.waiting_calls -= 1;
+                    if let Some(target) = self.sessions.get_mut(&key) {
+                        target.waiting_calls -= 1;
+                    }
                 }
             }
             Err((reason, detail)) => self.end_call(requester, number, reason, detail),
@@ -358,7 +364,9 @@ impl Core {
         requester: SessionKey,
         number: u64,
     ) -> Option<(Call, Option<ServedCall>)> {
-        let call = self.sessions.get_mut(&requester)?.calls.remove(&number)?;
+        let session = self.sessions.get_mut(&requester)?;
+        let call = session.calls.remove(&number)?;
+        session.waiting_calls -= usize::from(call.waits());
         let served = self.remove_served(requester, &call);
         Some((call, served))
     }
@@ -368,6 +376,7 @@ impl Core {
         let sender = self.sender(requester)?;
         let target = self.sessions.get_mut(&call.target)?;
         target.outbox.release(&sender);
+        target.waiting_calls -= usize::from(call.waits());
         target.inbound.remove(&call.dest_id)
     }
 
@@ -377,6 +386,7 @@ impl Core {
         let peer = session.peer.clone();
         // Both maps are ordered, so that the same events give the same frames.
         let (calls, inbound) = (std::mem::take(&mut session.calls), std::mem::take(&mut session.inbound));
+        session.waiting_calls -= calls.values().filter(|call| call.waits()).count();
         for call in calls.into_values() {
             let served = self.remove_served(key, &call);
             self.withdraw(key, &call, served);

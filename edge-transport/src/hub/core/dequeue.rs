@@ -189,6 +189,7 @@ mod tests {
                     max_frame: 1 << 20,
                     services: Arc::from([ServiceName::new("csi").unwrap()]),
                     features: Vec::new(),
+                    idle_ping: None,
                 };
                 core.admit(&remote).unwrap()
             };

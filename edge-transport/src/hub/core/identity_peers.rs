@@ -61,6 +61,7 @@ mod tests {
             max_frame: 1 << 20,
             services: Arc::from([]),
             features: Vec::new(),
+            idle_ping: None,
         };
         core.admit_as(&remote, Identity::Name(PeerId::new(identity).unwrap()))
     }

@@ -61,6 +61,10 @@ struct Session {
     used: UsedNumbers,
     /// Open calls to this peer, by their numbers on its link.
     inbound: BTreeMap<u64, ServedCall>,
+    /// How many calls from and to this peer have a requester that waits.
+    waiting_calls: usize,
+    /// Whether another instance of the peer wants to be admitted in its place.
+    is_challenged: bool,
     /// The last number assigned to a call to this peer.
     last_number: u64,
     next_lane: u64,
@@ -300,6 +304,17 @@ impl Core {
         self.sessions.get(&key).is_none_or(|session| {
             session.calls.is_empty() && session.inbound.is_empty() && session.outbox.len() == 0
         })
+    }
+
+    /// Whether a requester of a call from or to this peer waits.
+    #[must_use]
+    pub fn call_waits(&self, key: SessionKey) -> bool {
+        self.sessions.get(&key).is_some_and(|session| session.waiting_calls > 0)
+    }
+
+    /// Whether another instance of the peer was refused since the last question, so that this one has to prove that it is alive.
+    pub fn take_challenge(&mut self, key: SessionKey) -> bool {
+        self.sessions.get_mut(&key).is_some_and(|session| std::mem::take(&mut session.is_challenged))
     }
 
     fn close(&mut self, key: SessionKey, reason: CloseReason) {

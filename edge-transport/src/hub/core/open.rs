@@ -13,14 +13,29 @@ pub(super) struct Call {
     pub(super) lane: u64,
     /// Whether replies were sent on the lane, but not the last one.
     pub(super) lane_open: bool,
+    has_deadline: bool,
+    is_answered: bool,
     /// Bytes that the target may send, as its requester has announced them to it.
     balance: i64,
 }
 
 impl Call {
-    pub(super) fn new(target: SessionKey, dest_id: u64, lane: u64, credit: u64) -> Self {
+    /// Opens the call of a request with this credit, and with or without a deadline.
+    pub(super) fn new(target: SessionKey, dest_id: u64, lane: u64, credit: u64, has_deadline: bool) -> Self {
         let balance = i64::try_from(credit).unwrap_or(i64::MAX);
-        Self { target, dest_id, lane, lane_open: false, balance }
+        Self { target, dest_id, lane, lane_open: false, has_deadline, is_answered: false, balance }
+    }
+
+    /// Whether the requester waits: for the first reply, or until its deadline. A watch without deadline may be silent for days.
+    pub(super) const fn waits(&self) -> bool {
+        self.has_deadline || !self.is_answered
+    }
+
+    /// Records a reply after which the call continues. Returns whether the requester does not wait any more.
+    pub(super) const fn answered(&mut self) -> bool {
+        let waited = self.waits();
+        (self.lane_open, self.is_answered) = (true, true);
+        waited && !self.waits()
     }
 
     pub(super) const fn add_credit(&mut self, bytes: u64) {
@@ -83,6 +98,7 @@ mod tests {
             max_frame: 1 << 20,
             services: Arc::from([watch()]),
             features: Vec::new(),
+            idle_ping: None,
         }
     }
 

@@ -106,7 +106,8 @@ impl HubBuilder {
         drain_timeout(Duration) => session.drain_timeout;
         /// Sets the largest frame in bytes. Default 8 MiB; at least 4 KiB, and at most the limit of the listeners.
         max_frame(usize) => session.max_frame;
-        /// Sets the time without a received frame after which a peer is pinged. Default 3 s; at least 1 ms.
+        /// Sets the time without a received frame after which a peer is pinged while a call waits, or always on links without
+        /// an [idle ping](crate::link::Link::with_idle_ping). Default 3 s; at least 1 ms.
         ping_interval(Duration) => session.ping_interval;
         /// Sets the time without a received frame after which a link is closed as dead. Default 10 s. Should allow three pings.
         liveness_timeout(Duration) => session.liveness_timeout;

@@ -199,6 +199,11 @@ impl ReceiveShare {
         self.taken > 0
     }
 
+    /// Whether a frame is arriving that needs bytes of the budget.
+    pub(super) const fn is_in_use(&self) -> bool {
+        self.taken > 0 || self.place.is_some()
+    }
+
     /// Whether the link is not read because others hold the bytes that it needs. A link that has the reserve and
     /// needs still more does not wait for others: it must finish a frame.
     pub(super) fn is_waiting(&self) -> bool {

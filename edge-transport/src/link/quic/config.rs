@@ -2,7 +2,6 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, ServerConfig, TransportConfig, VarInt};
@@ -33,13 +32,7 @@ const BACKLOG: usize = 1024;
 /// Bytes buffered for one waiting connection, and for all of them.
 const BACKLOG_BYTES: (u64, u64) = (64 << 10, 8 << 20);
 
-/// Idle timeout of the connection in milliseconds. The other kinds of links leave this to the session.
-const IDLE_TIMEOUT: u32 = 30_000;
-
-/// Interval of the dialing end's keep-alives, so that address translators keep their entry.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
-
-fn transport(keep_alive: Option<Duration>, window: u32) -> TransportConfig {
+fn transport(window: u32) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
@@ -48,8 +41,9 @@ fn transport(keep_alive: Option<Duration>, window: u32) -> TransportConfig {
         .receive_window(VarInt::from_u32(window))
         .send_window(SEND_WINDOW)
         .datagram_receive_buffer_size(None)
-        .keep_alive_interval(keep_alive)
-        .max_idle_timeout(Some(VarInt::from_u32(IDLE_TIMEOUT).into()));
+        // The session pings, and ends a link that is silent for too long.
+        .keep_alive_interval(None)
+        .max_idle_timeout(None);
     transport
 }
 
@@ -59,7 +53,7 @@ pub(super) fn server(tls: &rustls::ServerConfig) -> Result<ServerConfig, LinkErr
         .max_incoming(BACKLOG)
         .incoming_buffer_size(BACKLOG_BYTES.0)
         .incoming_buffer_size_total(BACKLOG_BYTES.1)
-        .transport_config(Arc::new(transport(None, UNADMITTED_WINDOW)));
+        .transport_config(Arc::new(transport(UNADMITTED_WINDOW)));
     Ok(config)
 }
 
@@ -83,7 +77,7 @@ pub(super) fn client(tls: &rustls::ClientConfig) -> Result<ClientConfig, LinkErr
     tls.enable_early_data = false;
     let crypto = QuicClientConfig::try_from(tls).map_err(|error| unusable(&error))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
-    config.transport_config(Arc::new(transport(Some(KEEP_ALIVE), RECEIVE_WINDOW)));
+    config.transport_config(Arc::new(transport(RECEIVE_WINDOW)));
     Ok(config)
 }
 

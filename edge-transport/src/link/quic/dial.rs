@@ -1,6 +1,7 @@
 //! The dialing side.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use quinn::{ConnectionError, Endpoint, TransportErrorCode};
 
@@ -11,6 +12,9 @@ use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
 use crate::link::host::{addresses_of, pinned};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind, Protection};
 use crate::tls::ClientTls;
+
+/// Interval of the pings while no call waits: many address translators forget a UDP port after 30 s.
+const IDLE_PING: Duration = Duration::from_secs(25);
 
 /// Dials a QUIC listener. Each link uses a new UDP port, so that it is not affected by the state of the previous one.
 #[derive(Debug, Clone)]
@@ -91,7 +95,8 @@ impl QuicDialer {
             return Err(handshake_failed(&self.address, cause));
         }
         let protection = Protection::of_tls(&credentials);
-        Ok(Link::new(io, LinkKind::QUIC, &*self.address, credentials).with_protection(protection))
+        let link = Link::new(io, LinkKind::QUIC, &*self.address, credentials).with_protection(protection);
+        Ok(link.with_idle_ping(IDLE_PING))
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The other end sends to the address from which this end last sent. If an address translator has changed this end's port,
 //! replies and requests are lost until this end sends a packet, and an end that waits for them sends nothing. Therefore this
-//! end sends often for some seconds after a call. Sending always would cost 40 MB per day and link: an idle link uses only
-//! [`KEEP_ALIVE`](super::config).
+//! end sends often for some seconds after a call. Sending always would cost 40 MB per day and link: an idle link has only the
+//! session's pings.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

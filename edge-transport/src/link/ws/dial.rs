@@ -84,7 +84,8 @@ impl WsDialer {
                 .await
                 .map_err(|e| failed(explain(e)))?;
             let io = WsLink::new(socket, self.limits.max_frame);
-            return Ok(Link::new(io, LinkKind::WS, &*self.address, Credentials::None));
+            let link = Link::new(io, LinkKind::WS, &*self.address, Credentials::None);
+            return Ok(link.with_idle_ping(self.limits.idle_ping));
         };
         let connect = TlsConnector::from(tls).connect(name.clone(), stream);
         let stream = connect.await.map_err(|error| failed(tls_cause(&error)))?;
@@ -97,7 +98,8 @@ impl WsDialer {
             .await
             .map_err(|e| failed(explain(e)))?;
         let (io, protection) = (WsLink::new(socket, self.limits.max_frame), Protection::of_tls(&credentials));
-        Ok(Link::new(io, LinkKind::WSS, &*self.address, credentials).with_protection(protection))
+        let link = Link::new(io, LinkKind::WSS, &*self.address, credentials).with_protection(protection);
+        Ok(link.with_idle_ping(self.limits.idle_ping))
     }
 
     async fn connect(&self) -> io::Result<TcpStream> {

@@ -38,6 +38,7 @@ impl Driver {
             self.session.set_name(name.clone());
             self.name = name.clone();
         }
+        self.session.set_idle_ping(link.idle_ping());
         self.io = Some(FrameIo::new(link));
         self.batch = 0;
         self.handle(Event::LinkUp);

@@ -83,7 +83,7 @@ impl Session {
             }
             call.lane_open = end.is_none();
             let (owner, number, lane) = (call.owner.clone(), call.number, call.lane);
-            let reply = Reply { sequence: call.next_sequence(), message, end };
+            let reply = Reply { sequence: self.inbound.next_sequence(inbound), message, end };
             self.send_part(owner, None, number, Part::Reply(reply), Lane::Call(lane));
             if failed && !ends && self.inbound.abandon(inbound) {
                 self.actions.push_back(Action::Cancelled { inbound });

@@ -5,7 +5,7 @@ mod outgoing;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -57,6 +57,11 @@ impl Session {
     /// Sets the peer's name for the next link.
     pub fn set_name(&mut self, name: PeerId) {
         self.hello.peer = name;
+    }
+
+    /// Sets how often the next link is pinged while no call waits. `None`: as often as while one does.
+    pub const fn set_idle_ping(&mut self, every: Option<Duration>) {
+        self.hello.idle_ping = every;
     }
 
     /// Counters of unusual events.
@@ -137,6 +142,8 @@ impl Session {
                 self.link_event(LinkEvent::Tick, now);
             }
         }
+        let call_waits = self.outbound.is_waiting() || self.inbound.is_waiting();
+        self.link_event(LinkEvent::Waiting(call_waits), now);
         self.apply_link_actions();
     }
 

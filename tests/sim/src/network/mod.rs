@@ -31,6 +31,9 @@ pub(crate) const MAX_FRAME: usize = 64 * 1024;
 /// Largest number of frames in flight in one direction; the sender waits beyond it.
 const IN_FLIGHT: usize = 512;
 
+/// How often the links are pinged that are not checked often at all times.
+const IDLE_PING: Duration = Duration::from_secs(20);
+
 /// The network between a process and one hub.
 #[derive(Debug)]
 pub(crate) struct Network {
@@ -57,6 +60,7 @@ impl Dialer for Network {
         }
         let (hub_instance, door) = context.door(self.place, self.hub).ok_or(LinkError::Lost)?;
         let (mut rng, hostile) = context.with(|inner| (inner.rng.fork(), inner.hostile()));
+        let idle_ping = rng.happens(500).then_some(IDLE_PING);
         let (far, brake) = door.dial(self.proven.clone(), hostile, rng.number()).await?;
         let (near, end) = memory::pair(MAX_FRAME);
         let control = Arc::new(Control::new(brake));
@@ -76,7 +80,10 @@ impl Dialer for Network {
             timer: Box::pin(sleep(Duration::ZERO)),
         };
         tokio::spawn(wire.run());
-        Ok(near)
+        Ok(match idle_ping {
+            Some(every) => near.with_idle_ping(every),
+            None => near,
+        })
     }
 
     fn address(&self) -> &str {

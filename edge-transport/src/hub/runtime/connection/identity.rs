@@ -14,9 +14,9 @@ use crate::peer::Backoff;
 use crate::session::CloseReason;
 
 impl Connection {
-    /// Ends the session of an admitted peer whose identity is not valid any more. At each tick the wall clock is compared with
-    /// the certificate's end: the clock may have been wrong at the handshake, and a suspended host has no timers. Everything
-    /// else is checked after a reload.
+    /// Ends the session of an admitted peer whose identity is not valid any more. At each tick and each ping of the peer the wall
+    /// clock is compared with the certificate's end: the clock may have been wrong at the handshake, and a suspended host has no
+    /// timers. Everything else is checked after a reload.
     pub(super) fn check_identity(&mut self, is_tick: bool) {
         let checks = self.shared.identity_checks.load(Ordering::Acquire);
         let is_reload = checks != self.identity_checks;
@@ -111,6 +111,11 @@ impl TokenRetry {
 
     fn schedule(&mut self, now: Instant) {
         self.at = now.checked_add(self.backoff.next_wait());
+    }
+
+    /// When the verifier is to be asked again, if it is not being asked.
+    pub(super) const fn at(&self) -> Option<Instant> {
+        self.at
     }
 
     fn is_due(&mut self, now: Instant) -> bool {

@@ -60,6 +60,8 @@ pub(super) struct Connection {
     token_check: Option<Box<(TokenCheckFuture, Remote, Identity)>>,
     /// What the link has taken from the budget of received bytes; set once the peer is admitted.
     receive_share: Option<ReceiveShare>,
+    /// Whether a call waits for the peer, or a large frame of it is arriving.
+    call_waits: bool,
     /// When the link was last found waiting for that budget.
     waited: Option<Instant>,
     /// The token that proves the peer's name, to verify it again.
@@ -108,6 +110,7 @@ impl Connection {
             token: None,
             token_check: None,
             receive_share: None,
+            call_waits: false,
             waited: None,
             verified: None,
             token_recheck: None,
@@ -252,28 +255,31 @@ impl Connection {
             };
             self.link_event(decision);
         }
-        if let Some(next) = self.next_wakeup() {
-            // Received frames postpone the wake-up. The timer is not reset for every frame: it fires early and is reset then.
-            if tokio::time::Instant::from_std(next) < self.timer.deadline() {
-                self.timer.as_mut().reset(next.into());
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if self.is_excused() {
+                self.link_event(LinkEvent::Excused);
             }
-            while self.timer.as_mut().poll(cx).is_ready() {
-                if self.is_excused() {
-                    self.link_event(LinkEvent::Excused);
-                }
-                self.link_event(LinkEvent::Tick);
-                self.check_stall();
-                self.check_unfinished();
-                self.check_identity(true);
-                if self.closed.is_some() {
-                    break;
-                }
-                let Some(next) = self.next_wakeup() else { break };
-                self.timer.as_mut().reset(next.into());
+            self.link_event(LinkEvent::Tick);
+            self.check_stall();
+            self.check_unfinished();
+            self.check_identity(true);
+            if self.closed.is_some() {
+                break;
             }
+            let Some(next) = self.next_wakeup() else { break };
+            self.timer.as_mut().reset(next.into());
         }
         if self.poll_write(cx).is_ready() {
             return Poll::Ready(());
+        }
+        // Received frames postpone the wake-up. The timer is not reset for every frame: it fires early and is reset then.
+        if let Some(next) = self.next_wakeup().map(tokio::time::Instant::from_std)
+            && next < self.timer.deadline()
+        {
+            self.timer.as_mut().reset(next);
+            if self.timer.as_mut().poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
         }
         // `admission` and `run` are separate futures: `admission` must complete as soon as the key is set.
         if previous_key.is_none() && self.key.is_some() { Poll::Ready(()) } else { Poll::Pending }
@@ -281,7 +287,9 @@ impl Connection {
 
     fn next_wakeup(&self) -> Option<Instant> {
         let leave_by = self.leave_by.filter(|until| now() < *until);
-        [self.core.next_wakeup(), self.stall_deadline(), self.expires, leave_by].into_iter().flatten().min()
+        let token_retry = self.token_retry.as_ref().and_then(|retry| retry.at());
+        let times = [self.core.next_wakeup(), self.stall_deadline(), self.expires, leave_by, token_retry];
+        times.into_iter().flatten().min()
     }
 
     fn received(&mut self, bytes: Bytes) {
@@ -297,7 +305,11 @@ impl Connection {
                 if frame.kind == Kind::Unknown {
                     self.shared.with_core(|core| core.stats_mut().unknown_kinds += 1);
                 }
+                let is_ping = matches!(frame.kind, Kind::Ping { .. });
                 self.link_event(LinkEvent::Frame(frame.kind));
+                if is_ping {
+                    self.check_identity(true);
+                }
             }
             (Err(error), Some(key)) => {
                 tracing::debug!(remote = self.io.link().remote(), %error, "invalid frame");

@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use super::Connection;
+use super::{Connection, ReceiveShare};
 use crate::frame::{Frame, Lane, encode};
 use crate::frame_io::{WRITE_BATCH, now};
 use crate::session::{CloseReason, LinkEvent, LinkState, time_to_transfer};
@@ -95,7 +95,16 @@ impl Connection {
         }
         let drain = table.core.draining(key).map(ToOwned::to_owned);
         let may_move = drain.is_some() && table.core.has_services(key);
+        let (call_waits, is_challenged) = (table.core.call_waits(key), table.core.take_challenge(key));
         drop(table);
+        if is_challenged {
+            self.link_event(LinkEvent::Check);
+        }
+        // The silence of a peer whose frame is arriving proves something only if bytes stop: it is checked often.
+        let call_waits = call_waits || self.receive_share.as_ref().is_some_and(ReceiveShare::is_in_use);
+        if call_waits != std::mem::replace(&mut self.call_waits, call_waits) {
+            self.link_event(LinkEvent::Waiting(call_waits));
+        }
         if let Some(reason) = drain
             && !matches!(self.core.state(), LinkState::Draining { deadline: Some(_), .. })
         {
