@@ -200,6 +200,9 @@ impl DriverInfo {
 
     /// Answers for a node, or for all nodes together, waiting up to `wait` for an unknown answer.
     pub(crate) async fn answer(&self, of: Option<&NodeId>, question: Question, wait: Duration) -> Replies {
+        if question == Question::Probe && self.cache().probed(of) {
+            self.wake.notify_one();
+        }
         let mut changed_signal = self.changed_signal.subscribe();
         let mut waits = of.is_none() && !matches!(question, Question::PluginInfo | Question::Probe);
         let known = async {

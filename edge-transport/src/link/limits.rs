@@ -50,7 +50,7 @@ impl Default for Limits {
         Self {
             max_frame: DEFAULT_MAX_FRAME,
             handshake_timeout: Duration::from_secs(10),
-            idle_ping: Duration::from_secs(60),
+            idle_ping: Duration::from_secs(50),
         }
     }
 }

@@ -64,8 +64,9 @@ impl DialOptions {
         self
     }
 
-    /// Sets how often websockets are pinged while no call waits, from 1 s to 10 minutes. Default 60 s. QUIC is pinged every 25 s,
-    /// because address translators forget UDP after 30 s.
+    /// Sets how often websockets are pinged while no call waits, from 1 s to 10 minutes. Default 50 s, below the 60 s after which
+    /// many reverse proxies and load balancers close an idle websocket. QUIC is pinged every 25 s, because address translators
+    /// forget UDP after 30 s.
     #[cfg(feature = "ws")]
     pub const fn idle_ping(mut self, every: Duration) -> Self {
         self.limits.idle_ping = every;

@@ -60,8 +60,9 @@ pub struct AgentOptions {
     pub failback: FailbackOptions,
 
     /// The link costs money by the byte, or wakes a radio: websockets are preferred to QUIC and pinged every 4 minutes while no
-    /// call waits, in place of every minute, and preferred addresses are not tried while another one is in use. A hub then takes
-    /// up to 10 minutes to notice that this node is down, unless a call waits for it
+    /// call waits, in place of every 50 s, and preferred addresses are not tried while another one is in use. A reverse proxy or
+    /// load balancer before the hub must allow a websocket to be idle for longer. A hub then takes up to 10 minutes to notice
+    /// that this node is down, unless a call waits for it
     #[arg(long, conflicts_with = "failback_interval")]
     pub metered: bool,
 

@@ -65,12 +65,13 @@ impl Front {
     }
 
     /// Returns the receiver of node changes, if there is one. `online` is notified when the node of a fixed route
-    /// connects.
+    /// connects, `away` when it is lost for longer than its grace.
     pub(super) async fn follower(
         &mut self,
         options: &CsiDriverOptions,
         destination: &Destination,
         online: &Arc<Notify>,
+        away: &Arc<Notify>,
     ) -> Result<Option<Follower>, Fatal> {
         Ok(match (self, &destination.kind) {
             (Self::Each { sockets, nodes }, _) => {
@@ -84,7 +85,8 @@ impl Front {
             }
             (Self::One { .. }, RouteKind::Topology(route)) => Some(Follower::Topology(Arc::clone(route))),
             (Self::One { .. }, RouteKind::Fixed(node)) => {
-                Some(Follower::Fixed { node: node.clone(), connected: false, online: Arc::clone(online) })
+                let (online, away) = (Arc::clone(online), Arc::clone(away));
+                Some(Follower::Fixed { node: node.clone(), connected: false, online, away })
             }
             (Self::One { .. }, RouteKind::Sockets) => None,
         })

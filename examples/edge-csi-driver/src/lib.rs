@@ -77,7 +77,7 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
     }
     let mut front = Front::new(&options, &destination, relay.clone())?;
     let online = Arc::new(Notify::new());
-    let follower = front.follower(&options, &destination, &online).await?;
+    let follower = front.follower(&options, &destination, &online, &connected).await?;
     let (commands, pending) = mpsc::channel(1);
     let mut tasks = JoinSet::new();
     if let Some(state) = &state {
@@ -112,7 +112,7 @@ async fn serve(options: CsiDriverOptions, mut signals: Signals) -> Result<(), Fa
             // Without a drain: the newer proxy serves the remaining calls.
             replaced = relay.replaced() => return Err(Fatal::runtime(replaced)),
             lost = active.lost() => return Err(lost),
-            // The driver info is refreshed as soon as a hub is connected, ahead of its schedule.
+            // The driver info is refreshed ahead of its schedule when a hub is connected, or the node is lost.
             () = connected.notified() => serving.refresh(),
             () = online.notified() => serving.online(),
         }

@@ -24,7 +24,7 @@ use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The interval of pings while no call waits, as in the transport's own dialer.
-const IDLE_PING: Duration = Duration::from_secs(60);
+const IDLE_PING: Duration = Duration::from_secs(50);
 
 /// The read buffer of a session.
 const READ_BUFFER: usize = 4 << 10;

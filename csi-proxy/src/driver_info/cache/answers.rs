@@ -27,7 +27,7 @@ pub struct StartupStatus {
     pub ready: bool,
     /// Whether all capabilities are known.
     pub complete: bool,
-    /// The time since the driver last confirmed the answers: seconds while the driver is reachable, and growing
+    /// The time since the driver last confirmed the answers: at most an hour while the driver is reachable, and growing
     /// while it is not. The clock of this host measures it, across restarts. `None` if nothing is known.
     pub age: Option<Duration>,
 }

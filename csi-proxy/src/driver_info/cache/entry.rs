@@ -252,6 +252,17 @@ impl Entry {
         self.until = self.until.min(next);
     }
 
+    /// Begins the next round this long after the last one, or at once if that is over. Returns whether this is earlier than
+    /// before.
+    pub(super) fn refresh_after(&mut self, interval: Duration) -> bool {
+        let Some(next) = self.begun.map(|begun| begun + interval) else { return false };
+        let is_earlier = next < self.until && !self.in_round;
+        if is_earlier {
+            self.until = next;
+        }
+        is_earlier
+    }
+
     /// Begins the next round as soon as permitted, before those that no call waits for.
     pub(super) fn refresh_first(&mut self, now: Instant) {
         self.awaited = true;

@@ -61,7 +61,8 @@ impl Mode {
 ///
 /// A round is `GetPluginInfo`, then, if anything is missing, the vendor version has changed or the node was offline,
 /// the capabilities and `NodeGetInfo`, then `Probe`. A failed round is retried after 1 s, 2 s and so on. While a
-/// driver is not ready, a round begins as soon as its node comes online, at most one a second.
+/// driver is not ready, a round begins as soon as its node comes online, at most one a second. While it is ready, a round
+/// begins 10 s after the last one if a caller asks for `Probe`, and otherwise once an hour.
 ///
 /// Meanwhile `GetPluginInfo` is always answered (version `unknown` until the driver was reached), `Probe` always with
 /// success, and with `ready` only if the last round reached a ready driver, capabilities as last known. Until

@@ -9,17 +9,20 @@ use crate::call::{Fault, NodeId, Outcome};
 use crate::driver_info::info::MAX_RECORD;
 use crate::driver_info::question::Question;
 
-/// The interval after a successful round of the node that answers `Probe`.
+/// The age of the last round of the node that answers `Probe` at which a caller of `Probe` causes another. Also the longest
+/// interval after a failed round of a node whose answers are known.
 pub(super) const SHORT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The longest interval after a failed round. Also the interval after a successful round of a node that does not
-/// answer `Probe`, while the list of connected nodes is not complete.
+/// The longest interval after a failed round. Also the interval after a successful round, while the list of connected nodes
+/// is not complete.
 pub(super) const MEDIUM_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The interval after a successful round of a node that does not answer `Probe`, once the list of connected nodes
-/// is complete: a driver may be replaced on a connected node. Also the longest interval for a node that is offline
-/// or without the driver.
+/// The longest interval for a node that is offline or without the driver.
 pub(super) const LONG_INTERVAL: Duration = Duration::from_secs(300);
+
+/// The interval after a successful round: a driver may be replaced on a connected node. The link of the node may cost money
+/// by the byte, and a sidecar asks for capabilities only when it starts.
+pub(super) const CONFIRM_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// The interval after the first failed round; it doubles with each failed round.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -48,6 +51,13 @@ impl Cache {
             .values_mut()
             .filter(|entry| all || unknown(entry))
             .for_each(|entry| entry.refresh_all(now));
+    }
+
+    /// A caller has asked for the readiness of a node or, with `None`, of all nodes together. A ready node has another round if
+    /// the last one is not recent, since a driver's failure is not reported. Returns whether there is one to begin.
+    pub(crate) fn probed(&mut self, of: Option<&NodeId>) -> bool {
+        let entry = of.or(self.watched.as_ref()).and_then(|node| self.entries.get_mut(node));
+        entry.is_some_and(|entry| entry.ready && entry.refresh_after(SHORT_INTERVAL))
     }
 
     /// Refreshes the `wanted` nodes that cannot be selected now but may be connected, before all others, and returns
@@ -193,11 +203,7 @@ impl Cache {
         let Some(entry) = self.entries.get(node) else { return LONG_INTERVAL };
         let together = self.mode.is_together();
         if entry.ready {
-            return match (together && self.watched.as_ref() != Some(node), self.synced) {
-                (false, _) => SHORT_INTERVAL,
-                (true, true) => LONG_INTERVAL,
-                (true, false) => MEDIUM_INTERVAL,
-            };
+            return if together && !self.synced { MEDIUM_INTERVAL } else { CONFIRM_INTERVAL };
         }
         let longest = match entry.presence() {
             // A disconnected node is refreshed as soon as it connects.

@@ -27,6 +27,8 @@ pub(super) enum Follower {
         connected: bool,
         /// Notified when the node connects, so that its driver is called again.
         online: Arc<Notify>,
+        /// Notified when the node is lost for longer than its grace, so that `Probe` reports it.
+        away: Arc<Notify>,
     },
     /// A router selects the node of each call.
     Topology(Arc<TopologyRouter>),
@@ -75,7 +77,7 @@ pub(super) async fn follow(
             Some((status, node)) = graces.next() => {
                 lost.remove(&node);
                 if let NodeStatus::Away(_) = status {
-                    follower.away(&node);
+                    follower.away(&node).await;
                 }
             }
             Some(pending) = commands.recv() => follower.execute(&driver, pending).await,
@@ -111,7 +113,7 @@ impl Follower {
 
     async fn up(&mut self, up: NodeId) {
         match self {
-            Self::Fixed { node, connected, online } => {
+            Self::Fixed { node, connected, online, .. } => {
                 if up == *node {
                     *connected = true;
                     online.notify_one();
@@ -131,9 +133,15 @@ impl Follower {
     }
 
     /// Handles a lost node that did not reconnect within its grace.
-    fn away(&self, node: &NodeId) {
-        if let Self::Topology(route) = self {
-            route.left(node);
+    async fn away(&self, lost: &NodeId) {
+        match self {
+            Self::Fixed { node, away, .. } => {
+                if lost == node {
+                    away.notify_one();
+                }
+            }
+            Self::Topology(route) => route.left(lost),
+            Self::Sockets(by_socket) => by_socket.away(lost).await,
         }
     }
 
@@ -213,6 +221,15 @@ impl BySocket {
     fn down(&mut self, node: &NodeId) {
         self.connected.remove(node);
         self.publish();
+    }
+
+    /// Asks the driver of a lost node again, which finds that it cannot be reached.
+    async fn away(&self, node: &NodeId) {
+        if self.roster.nodes.contains(node)
+            && let Err(error) = self.sockets.serve(node).await
+        {
+            tracing::error!("{error}");
+        }
     }
 
     async fn decommission(&mut self, node: NodeId) -> Result<String, CommandError> {

@@ -44,7 +44,7 @@ async fn executed(follower: &mut Follower, action: Action) -> Result<String, Str
 
 #[tokio::test]
 async fn fixed_route_refuses_decommission() {
-    let (mut follower, _) = fixed();
+    let (mut follower, ..) = fixed();
     let refused = executed(&mut follower, Action::Decommission(node("edge-1"))).await.unwrap_err();
     assert!(refused.contains("stores no placements"), "{refused}");
 }
@@ -90,10 +90,19 @@ async fn decommissioned_node_has_no_socket_until_recommissioned() {
     sockets.shutdown(Duration::ZERO).await;
 }
 
-fn fixed() -> (Follower, Arc<Notify>) {
-    let online = Arc::new(Notify::new());
-    let node = NodeId::new("edge-1").unwrap();
-    (Follower::Fixed { node, connected: false, online: Arc::clone(&online) }, online)
+fn fixed() -> (Follower, Arc<Notify>, Arc<Notify>) {
+    let (online, away) = <(Arc<Notify>, Arc<Notify>)>::default();
+    let (node, connected) = (NodeId::new("edge-1").unwrap(), false);
+    (Follower::Fixed { node, connected, online: Arc::clone(&online), away: Arc::clone(&away) }, online, away)
+}
+
+#[tokio::test]
+async fn fixed_route_refreshes_when_the_node_is_away() {
+    let (follower, _, away) = fixed();
+    for (name, expected) in [("edge-2", false), ("edge-1", true)] {
+        follower.away(&node(name)).await;
+        assert_eq!(away.notified().now_or_never().is_some(), expected, "{name}");
+    }
 }
 
 fn peer(name: &str) -> PeerId {
@@ -102,7 +111,7 @@ fn peer(name: &str) -> PeerId {
 
 #[tokio::test]
 async fn fixed_route_refreshes_when_the_node_connects() {
-    let (mut follower, online) = fixed();
+    let (mut follower, online, _) = fixed();
     let up = |name| NodeChange::Up(node(name));
     let down = |name| NodeChange::Down(node(name));
     for (change, expected) in [
@@ -140,7 +149,7 @@ fn watch(proxy: Peer, reachability: &Reachability) -> NodeWatch {
 async fn fixed_route_follows_presence() {
     let (_hub, dialer) = hub();
     let proxy = joins(&dialer, "proxy").start().unwrap();
-    let (follower, online) = fixed();
+    let (follower, online, _) = fixed();
     let (_command, commands) = mpsc::channel(1);
     let reachability = Reachability::new(Duration::from_secs(5));
     let following =

@@ -10,7 +10,9 @@ use std::time::Duration;
 use prost::Message as _;
 
 use super::*;
-use crate::driver_info::cache::rounds::{LONG_INTERVAL, MAX_FAILING_ROUNDS, MEDIUM_INTERVAL, SHORT_INTERVAL};
+use crate::driver_info::cache::rounds::{
+    CONFIRM_INTERVAL, LONG_INTERVAL, MAX_FAILING_ROUNDS, MEDIUM_INTERVAL,
+};
 use crate::driver_info::info::{Fact, MAX_RECORD};
 use crate::driver_info::question::Question;
 use csi_proto::Code;

@@ -62,7 +62,7 @@ fn failed_rounds_back_off() {
         .collect();
     assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30]);
     bench.round(&Driver::new());
-    assert_eq!(bench.pause(), 10 * SECOND);
+    assert_eq!(bench.pause(), CONFIRM_INTERVAL);
     bench.round(&Driver::off());
     assert_eq!(bench.pause(), SECOND, "a good round resets the pause");
     for _ in 0..7 {
@@ -136,7 +136,26 @@ fn online_node_is_refreshed_unless_ready() {
     assert!(bench.is_ready());
     bench.now += 5 * SECOND;
     bench.cache.arrived(&own(), bench.now);
-    assert_eq!(bench.pause(), 5 * SECOND);
+    assert_eq!(bench.pause(), CONFIRM_INTERVAL - 5 * SECOND);
+}
+
+/// Nothing is sent to a ready node for an hour, unless a caller wants to know whether it still is.
+#[test]
+fn probe_of_a_ready_node_begins_a_round_after_10_s() {
+    let mut bench = Bench::one();
+    assert!(!bench.cache.probed(bench.of.as_ref()), "the first round is due anyway");
+    bench.round(&Driver::new());
+    bench.now += 3 * SECOND;
+    assert!(bench.cache.probed(bench.of.as_ref()));
+    assert!(!bench.cache.probed(bench.of.as_ref()), "once is enough");
+    assert_eq!(bench.pause(), 7 * SECOND);
+    bench.round(&Driver::new());
+    assert_eq!(bench.pause(), CONFIRM_INTERVAL);
+    bench.now += 1000 * SECOND;
+    assert!(bench.cache.probed(bench.of.as_ref()));
+    assert_eq!(bench.due(&Driver::off()).len(), 1);
+    assert!(!bench.is_ready());
+    assert!(!bench.cache.probed(bench.of.as_ref()), "a driver that is not ready has its own schedule");
 }
 
 #[test]
