@@ -108,7 +108,8 @@ pub struct Plan {
     pub work: Work,
     /// The number of callers.
     pub in_flight: usize,
-    /// The duration of the measurement. A warm-up of a fifth of it, at most a second, precedes the measurement.
+    /// The duration of the measurement. A warm-up of a fifth of it, at most a second, precedes the measurement. Zero: one call
+    /// of each caller.
     pub length: Duration,
     /// Count failed calls and continue instead of ending with the first.
     pub tolerate: bool,
@@ -210,7 +211,7 @@ async fn callers(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
         in_flight: plan.in_flight,
         calls,
         errors: all.errors,
-        rate: calls as f64 / plan.length.as_secs_f64(),
+        rate: if plan.length.is_zero() { 0.0 } else { calls as f64 / plan.length.as_secs_f64() },
         p50: micros(0.5),
         p99: micros(0.99),
         p999: micros(0.999),
@@ -243,13 +244,15 @@ struct Caller {
 impl Caller {
     async fn turns(mut self, from: Instant, until: Instant, tolerate: bool) -> Result<Tally, LoadError> {
         let mut tally = Tally::new();
-        while Instant::now() < until {
+        loop {
             match self.turn(from, &mut tally).await {
                 Err(LoadError::Call { .. }) if tolerate => tally.errors += 1,
                 other => other?,
             }
+            if Instant::now() >= until {
+                return Ok(tally);
+            }
         }
-        Ok(tally)
     }
 
     async fn turn(&mut self, from: Instant, tally: &mut Tally) -> Result<(), LoadError> {

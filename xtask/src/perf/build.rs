@@ -35,11 +35,12 @@ impl Programs {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
         build.current_dir(workspace_root()).args(["build", "--release", "-p", "edge-csi-benches"]);
-        build.args(["-p", "edge-hub", "-p", "edge-agent", "-p", "edge-csi-driver"]);
+        build.args(["-p", "edge-hub", "-p", "edge-agent", "-p", "edge-csi-driver", "-p", "hostpath-driver"]);
         for name in [
             "edge-hub",
             "edge-agent",
             "edge-csi-driver",
+            "hostpath-driver",
             "bench-driver",
             "load",
             "idle-sessions",

@@ -102,7 +102,9 @@ pub(super) fn hub_at(
 ) -> Result<Command, PerfError> {
     let mut hub = programs.rust("edge-hub");
     hub.args(["--listen", url, "--allow", "proxy=*:*"]);
-    let files = authority.issue(name, &["localhost", "127.0.0.1"], Usage::Server)?;
+    let host =
+        url.split("//").nth(1).and_then(|rest| rest.rsplit_once(':')).map_or("127.0.0.1", |(host, _)| host);
+    let files = authority.issue(name, &["localhost", host], Usage::Server)?;
     files.add_options(&mut hub, "--client-ca", &authority.root());
     Ok(hub)
 }

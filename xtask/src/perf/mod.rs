@@ -1,5 +1,5 @@
-//! `cargo xtask perf`: the performance table of the README, the cost of many sessions and of many nodes, the memory growth
-//! under steady load, the hub under attack and on several threads, and two builds compared.
+//! `cargo xtask perf`: the performance table of the README, the cost of a link, of many sessions and of many nodes, the memory
+//! growth under steady load, the hub under attack and on several threads, and two builds compared.
 //!
 //! Every part of a chain is a separate process. All chains run during the whole measurement and are measured in turn, round
 //! after round, so that a ratio compares adjacent measurements; a ratio is the median of its rounds.
@@ -15,6 +15,7 @@ mod chain;
 mod compare;
 mod hostile;
 mod hung;
+mod link;
 mod processes;
 mod relay;
 mod rounds;
@@ -38,6 +39,8 @@ enum Measurement {
     Hostile(hostile::Options),
     /// Latencies of many calls, alone and while one more hangs at the driver.
     Hung(hung::Options),
+    /// What a link to a hub costs: bytes idle, of a connection and of a call, and the agent's wake-ups and memory. Needs root.
+    Link(link::Options),
     /// One CreateVolume through the relay and its peers: calls/s, latencies, processor time, and ratios to the direct call.
     Relay(relay::Options),
     /// The selection of nodes by a proxy with many nodes and placements: latencies, memory, and the time of a restart.
@@ -126,6 +129,7 @@ pub(crate) fn run(options: &Options) -> Result<(), PerfError> {
         Measurement::Compare(options) => compare::run(options),
         Measurement::Hostile(options) => hostile::run(options),
         Measurement::Hung(options) => hung::run(options),
+        Measurement::Link(options) => link::run(options),
         Measurement::Relay(options) => relay::run(options),
         Measurement::Selection(options) => selection::run(options),
         Measurement::Sessions(options) => sessions::run(options),

@@ -26,6 +26,11 @@ fn processor_time(child: &Child) -> Duration {
     TICK * ticks
 }
 
+/// Returns the figure after this name in a text of proc(5).
+fn figure_of(status: &str, name: &str) -> Option<u64> {
+    status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace().next()?.parse().ok()
+}
+
 /// A running part of a chain. Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Process {
@@ -63,15 +68,20 @@ impl Process {
         self.status("VmHWM:")
     }
 
+    /// Returns how often the threads of the process have begun to wait since their start: each time, something has woken one.
+    pub(super) fn wake_ups(&self) -> u64 {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let statuses = tasks.into_iter().flatten().flatten().filter_map(|task| {
+            let status = fs::read_to_string(task.path().join("status")).ok()?;
+            figure_of(&status, "voluntary_ctxt_switches:")
+        });
+        statuses.sum()
+    }
+
     /// Returns a figure of proc(5)'s `status`.
     fn status(&self, name: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
-        status
-            .lines()
-            .find_map(|line| line.strip_prefix(name))
-            .and_then(|rest| rest.split_whitespace().next())
-            .and_then(|figure| figure.parse().ok())
-            .unwrap_or_default()
+        figure_of(&status, name).unwrap_or_default()
     }
 
     /// Returns true if the process still runs.
