@@ -16,7 +16,7 @@ use csi_proxy::{
     Call, CallId, ClockTerms, Fault, MethodPath, NodeId, NodeWatch, Outcome, Reachability, Relay, Replies,
     RetryRelay, ServeCsi as _, SessionRelay, conformance,
 };
-use edge_transport::link::{Dialer, Link, LinkError, memory};
+use edge_transport::link::{Dialer, Link, LinkError, faulty, memory};
 use edge_transport::{Hub, HubSet, Peer, PeerId};
 use tokio::time::{Instant, timeout};
 
@@ -203,6 +203,43 @@ async fn two_agents_of_one_name_at_two_hubs_get_no_call() {
     assert!(closed.elapsed() >= Duration::from_secs(10), "{:?}", closed.elapsed());
     assert_eq!(counts(), (1, 1));
     drop(clone);
+}
+
+/// Dials links that are silent for minutes, and that break without a notification.
+#[derive(Clone)]
+struct Silent(AtAddress, Arc<Mutex<Option<faulty::Handle>>>);
+
+#[async_trait]
+impl Dialer for Silent {
+    async fn dial(&self) -> Result<Link, LinkError> {
+        let (link, handle) = faulty::wrap(self.0.dial().await?, faulty::Plan::new(1));
+        *self.1.lock().unwrap() = Some(handle);
+        Ok(link.with_idle_ping(Duration::from_secs(300)))
+    }
+
+    fn address(&self) -> &str {
+        self.0.address()
+    }
+}
+
+/// A node loses its power and comes back at another hub, while the first one still takes it for connected.
+#[tokio::test(start_paused = true)]
+async fn node_that_lost_its_power_is_not_contested_for_long() {
+    let hubs = Hubs::start(&["a", "b"]);
+    let silent = Silent(AtAddress(hubs.names[0], Arc::clone(&hubs.listeners[0])), Arc::default());
+    let before = Peer::builder(PeerId::new("edge-1").unwrap()).dialer(Box::new(silent.clone()));
+    let before = before.max_frame(8 << 20).serve_csi(Counter("before", Arc::default())).start().unwrap();
+    timeout(BOUND, before.connected()).await.unwrap().unwrap();
+    let relay = relay(hubs.proxy()).await;
+    assert_eq!(answered_by(&relay).await, Ok("before".into()));
+    silent.1.lock().unwrap().as_ref().unwrap().half_open();
+    let _after = hubs.agent(&[1], Counter("after", Arc::default())).await;
+    let returned = Instant::now();
+    while answered_by(&relay).await != Ok("after".into()) {
+        // 10 s until the hub finds that the first one is dead, then 10 s without a call to either.
+        assert!(returned.elapsed() <= Duration::from_secs(25), "{:?}", returned.elapsed());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
 
 /// The set of hubs changes while the proxy runs.

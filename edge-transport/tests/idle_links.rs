@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edge_transport::advanced::frame::Kind;
+use edge_transport::hub::HubBuilder;
 use edge_transport::link::faulty::{self, Handle, Plan};
 use edge_transport::link::{Dialer, Link, LinkError};
+use edge_transport::presence::{Change, Watch};
 use edge_transport::{Peer, PeerId, Reason, ReplyEvent, ReplySender, Request, Service};
 use session_common::raw::{Raw, hello};
-use session_common::{Echo, Net, collect, echo, net, peer_id, service_name};
+use session_common::{Echo, Net, collect, echo, net, net_with, peer_id, service_name};
 use tokio::time::{Instant, sleep, timeout};
 
 const IDLE_PING: Duration = Duration::from_secs(60);
@@ -64,7 +66,11 @@ impl Dialer for Metered {
 
 /// A hub with a node on a metered link, and a caller.
 async fn connected() -> (Net, Metered, Peer, Peer) {
-    let net = net();
+    connected_with(|builder| builder).await
+}
+
+async fn connected_with(change: impl FnOnce(HubBuilder) -> HubBuilder) -> (Net, Metered, Peer, Peer) {
+    let net = net_with(change);
     let metered = Metered::new(&net);
     let node = metered.peer("edge-1");
     node.connected().await.unwrap();
@@ -186,6 +192,19 @@ async fn restarted_node_replaces_a_silent_one() {
     sleep(Duration::from_secs(20)).await;
     let again = Metered::new(&net).peer("edge-1");
     timeout(Duration::from_secs(25), again.connected()).await.unwrap().unwrap();
+}
+
+/// As a proxy does when two hubs report one node: the node may have lost its power and be connected to the other hub.
+#[tokio::test(start_paused = true)]
+async fn watch_of_one_node_finds_that_it_is_silent() {
+    let (net, metered, _node, caller) = connected_with(HubBuilder::presence).await;
+    metered.break_silently();
+    sleep(Duration::from_secs(20)).await;
+    assert!(is_connected(&net));
+    let mut watch = Watch::new(caller, service_name("echo")).only([peer_id("edge-1")]);
+    let asked = Instant::now();
+    while !watch.next().await.unwrap().iter().any(|change| matches!(change, Change::Down { .. })) {}
+    assert!(asked.elapsed() <= Duration::from_millis(10_100), "{:?}", asked.elapsed());
 }
 
 /// A second instance is refused for as long as the first one answers, however often it asks.

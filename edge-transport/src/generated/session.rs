@@ -249,7 +249,7 @@ pub struct PresenceRequest {
     /// The service of the watched peers, or a name below it.
     #[prost(string, tag = "1")]
     pub service: ::prost::alloc::string::String,
-    /// Restricts the watch to these peers, at most 64. Empty: all peers.
+    /// Restricts the watch to these peers, at most 64. The hub pings them at once. Empty: all peers.
     #[prost(string, repeated, tag = "2")]
     pub only: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }

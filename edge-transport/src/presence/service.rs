@@ -41,6 +41,9 @@ async fn answer(hub: Hub, source: PeerId, request: Request, mut replies: ReplySe
     let (reason, detail) = match decode_query(request.body) {
         Ok((service, only)) => {
             let watcher = Watcher::new(&hub, source, service, only);
+            // The watcher depends on these peers, whose links may be silent for minutes.
+            let depended_on = watcher.only.iter().filter(|peer| watcher.may_see(&hub, peer));
+            depended_on.for_each(|peer| hub.challenge(peer));
             let stop_watches = hub.stop_watches();
             if let Some(Err(())) = stop_watches.run_until_cancelled(watcher.run(&hub, &mut replies)).await {
                 return;

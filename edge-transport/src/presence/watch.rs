@@ -70,7 +70,8 @@ impl Watch {
         }
     }
 
-    /// Restricts the watch to these peers. With no peers, or with more than 64, the watch covers all peers, as it
+    /// Restricts the watch to these peers. The hub checks whether they are alive, so that one that has lost its power is reported
+    /// as down within 10 s, however rarely it is pinged. With no peers, or with more than 64, the watch covers all peers, as it
     /// does at an older hub.
     #[must_use]
     pub fn only(mut self, peers: impl IntoIterator<Item = PeerId>) -> Self {

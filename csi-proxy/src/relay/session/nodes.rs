@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use csi_proto::DriverName;
 use edge_transport::presence::{Change, Watch};
@@ -11,11 +11,15 @@ use edge_transport::{HubSet, InvalidName, Peer, PeerId, PeerState, ServiceName};
 use futures_util::FutureExt as _;
 use futures_util::future::select_all;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use super::service_of;
 use crate::call::{NodeId, NodeSession};
 use crate::relay::retry::{HubId, HubPresence, NodeChange};
 use crate::relay::{Reachability, SessionRelay};
+
+/// How long a hub may take to begin a check.
+const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Watches which nodes are connected to which hub, and reports them to a [`Reachability`] while [`Self::next`] is
 /// polled.
@@ -117,13 +121,27 @@ impl NodeWatch {
                 }
                 (index, changes) = reported => match changes {
                     Some(changes) if changes.is_empty() => {}
-                    Some(changes) => return Some(changes),
+                    Some(changes) => {
+                        changes.iter().for_each(|change| self.check_contested(change));
+                        return Some(changes);
+                    }
                     None => {
                         let closed = self.watches.remove(index);
                         self.table.remove(&closed);
                     }
                 },
             }
+        }
+    }
+
+    /// Makes each hub check whether a contested node is alive there: an agent that lost its power counts as connected for
+    /// minutes, and may have connected to another hub as another instance.
+    fn check_contested(&self, change: &NodeChange) {
+        let NodeChange::Contested(node) = change else { return };
+        for HubWatch { peer, .. } in &self.watches {
+            let mut check = Watch::new(peer.clone(), self.service.clone()).only(PeerId::try_from(node).ok());
+            // Only the request matters: the watch of all nodes reports the result.
+            tokio::spawn(async move { timeout(CHECK_TIMEOUT, check.next()).await });
         }
     }
 

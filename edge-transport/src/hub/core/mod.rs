@@ -63,7 +63,7 @@ struct Session {
     inbound: BTreeMap<u64, ServedCall>,
     /// How many calls from and to this peer have a requester that waits.
     waiting_calls: usize,
-    /// Whether another instance of the peer wants to be admitted in its place.
+    /// Whether the peer has to prove that it is alive: another instance wants to be admitted in its place, or a watcher asks.
     is_challenged: bool,
     /// The last number assigned to a call to this peer.
     last_number: u64,
@@ -312,7 +312,17 @@ impl Core {
         self.sessions.get(&key).is_some_and(|session| session.waiting_calls > 0)
     }
 
-    /// Whether another instance of the peer was refused since the last question, so that this one has to prove that it is alive.
+    /// Makes the session of this peer, if there is one, prove that it is alive.
+    pub fn challenge(&mut self, peer: &PeerId) {
+        if let Some(key) = self.by_name.get(peer)
+            && let Some(session) = self.sessions.get_mut(key)
+        {
+            session.is_challenged = true;
+            self.wakes.push(*key);
+        }
+    }
+
+    /// Whether the peer was [challenged](Self::challenge) since the last question, or another instance of it was refused.
     pub fn take_challenge(&mut self, key: SessionKey) -> bool {
         self.sessions.get_mut(&key).is_some_and(|session| std::mem::take(&mut session.is_challenged))
     }

@@ -183,6 +183,11 @@ impl Hub {
         HubStats { receiving_bytes, receive_waits, ..self.shared.table().core.stats() }
     }
 
+    /// Makes the link of this peer, if there is one, prove that it is alive.
+    pub(crate) fn challenge(&self, peer: &PeerId) {
+        self.shared.with_core(|core| core.challenge(peer));
+    }
+
     /// Returns the token that is cancelled when the presence watches must end.
     pub(crate) fn stop_watches(&self) -> CancellationToken {
         self.shared.stop_watches.clone()
