@@ -255,8 +255,9 @@ impl LinkCore {
                 }
             }
             (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Check) => {
-                self.liveness.check(now);
-                self.check_liveness(now, actions);
+                if self.liveness.check(now) {
+                    self.ping(actions);
+                }
             }
             (LinkState::Open(_) | LinkState::Draining { .. }, LinkEvent::Excused) => {
                 if self.liveness.excused(&self.settings, now) {

@@ -95,8 +95,18 @@ impl Liveness {
         has_answered && (self.role == Role::Acceptor || self.last_received == now)
     }
 
-    /// Something depends on whether the other end is alive: it has the liveness timeout to prove it.
-    pub(super) const fn check(&mut self, now: Instant) {
+    /// Something depends on whether the other end is alive: it has the liveness timeout to prove it. Returns whether a ping is
+    /// due, which counts as sent: until its answer, the end of a call does not make the link idle.
+    pub(super) fn check(&mut self, now: Instant) -> bool {
+        self.expect(now);
+        let has_answered = self.last_received >= self.last_ping;
+        if has_answered {
+            self.last_ping = now;
+        }
+        has_answered
+    }
+
+    const fn expect(&mut self, now: Instant) {
         if matches!(self.state, State::Idle) {
             self.state = State::Expecting { since: now, call_waits: false };
         }
@@ -141,7 +151,7 @@ impl Liveness {
             return Due::Nothing;
         }
         self.last_ping = now;
-        self.check(now);
+        self.expect(now);
         Due::Ping
     }
 }
@@ -196,8 +206,9 @@ mod tests {
         }
 
         fn check(&mut self) -> &mut Self {
-            self.liveness.check(self.now);
-            self.due();
+            if self.liveness.check(self.now) {
+                self.pings.push((self.now - self.opened).as_secs());
+            }
             self
         }
 
@@ -244,6 +255,14 @@ mod tests {
         let mut alive = End::new(Role::Acceptor, IDLE);
         alive.until(40).check().frame().until(189);
         assert_eq!(alive.dead, None);
+    }
+
+    /// Found by the simulation: the end of a call that had waited for less than a ping interval made the link idle.
+    #[test]
+    fn challenge_outlives_a_call_that_ends() {
+        let mut hub = End::new(Role::Acceptor, IDLE);
+        hub.until(40).frame().until(41).waiting(true).check().until(42).waiting(false).until(200);
+        assert_eq!((hub.dead, &hub.pings), (Some((51, 10)), &vec![41, 44, 47, 50]));
     }
 
     #[test]
