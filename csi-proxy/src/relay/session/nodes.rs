@@ -1,6 +1,6 @@
 //! Reports the presence of nodes at all hubs to a retrying relay.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::pending;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -11,15 +11,18 @@ use edge_transport::{HubSet, InvalidName, Peer, PeerId, PeerState, ServiceName};
 use futures_util::FutureExt as _;
 use futures_util::future::select_all;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{self, sleep_until, timeout};
 
 use super::service_of;
 use crate::call::{NodeId, NodeSession};
 use crate::relay::retry::{HubId, HubPresence, NodeChange};
 use crate::relay::{Reachability, SessionRelay};
 
-/// How long a hub may take to begin a check.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+/// The interval of the checks of contested nodes: that of the pings of a link on which a call waits.
+const CHECK_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Maximum number of contested nodes that are checked at once: a watch can be restricted to so many.
+const MAX_CHECKED: usize = 64;
 
 /// Watches which nodes are connected to which hub, and reports them to a [`Reachability`] while [`Self::next`] is
 /// polled.
@@ -35,6 +38,9 @@ pub struct NodeWatch {
     only: Option<PeerId>,
     reachability: Reachability,
     table: Arc<PeerTable>,
+    /// The nodes that hubs have reported twice, and when to have them checked next.
+    contested: BTreeSet<NodeId>,
+    check_at: time::Instant,
 }
 
 /// The peers at the hubs.
@@ -75,6 +81,8 @@ impl NodeWatch {
             only: None,
             reachability,
             table: Arc::default(),
+            contested: BTreeSet::new(),
+            check_at: time::Instant::now(),
         };
         watch.follow_hubs();
         Ok(watch)
@@ -103,7 +111,7 @@ impl NodeWatch {
             if self.watches.is_empty() && !self.may_change {
                 return None;
             }
-            let Self { hubs, may_change, watches, .. } = self;
+            let Self { hubs, may_change, watches, contested, check_at, .. } = self;
             let reported = async {
                 if watches.is_empty() {
                     return pending().await;
@@ -122,7 +130,12 @@ impl NodeWatch {
                 (index, changes) = reported => match changes {
                     Some(changes) if changes.is_empty() => {}
                     Some(changes) => {
-                        changes.iter().for_each(|change| self.check_contested(change));
+                        for change in &changes {
+                            if let NodeChange::Contested(node) = change {
+                                self.contested.insert(node.clone());
+                                self.check_at = time::Instant::now();
+                            }
+                        }
                         return Some(changes);
                     }
                     None => {
@@ -130,18 +143,25 @@ impl NodeWatch {
                         self.table.remove(&closed);
                     }
                 },
+                () = sleep_until(*check_at), if !contested.is_empty() => self.check_contested(),
             }
         }
     }
 
-    /// Makes each hub check whether a contested node is alive there: an agent that lost its power counts as connected for
-    /// minutes, and may have connected to another hub as another instance.
-    fn check_contested(&self, change: &NodeChange) {
-        let NodeChange::Contested(node) = change else { return };
+    /// Makes each hub check whether the contested nodes are alive there, again and again until one of two is not: an agent that
+    /// lost its power counts as connected for minutes, and may have connected to another hub as another instance.
+    fn check_contested(&mut self) {
+        let contested = self.reachability.contested();
+        self.contested.retain(|node| contested.contains(node));
+        self.check_at = time::Instant::now() + CHECK_INTERVAL;
+        let nodes: Vec<_> = self.contested.iter().take(MAX_CHECKED).flat_map(PeerId::try_from).collect();
+        if nodes.is_empty() {
+            return;
+        }
         for HubWatch { peer, .. } in &self.watches {
-            let mut check = Watch::new(peer.clone(), self.service.clone()).only(PeerId::try_from(node).ok());
+            let mut check = Watch::new(peer.clone(), self.service.clone()).only(nodes.clone());
             // Only the request matters: the watch of all nodes reports the result.
-            tokio::spawn(async move { timeout(CHECK_TIMEOUT, check.next()).await });
+            tokio::spawn(async move { timeout(CHECK_INTERVAL, check.next()).await });
         }
     }
 
