@@ -255,3 +255,19 @@ pub fn publish_metrics(hubs: &HubSet, files: &LinkFiles) {
     metrics::gauge!("edge_csi_hubs").set(states.len() as f64);
     metrics::gauge!("edge_csi_hubs_connected").set(connected as f64);
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a failing test panics")]
+
+    use super::*;
+
+    #[test]
+    fn websockets_are_preferred_in_the_order_given() {
+        let texts = ["quic://a:1", "wss://b:1", "quic://c:1", "ws://d:1", "unix:///e"];
+        let mut addresses = texts.map(|text| text.parse::<Address>().unwrap());
+        prefer_websockets(&mut addresses);
+        let order = addresses.map(|address| address.to_string());
+        assert_eq!(order, ["wss://b:1", "ws://d:1", "unix:///e", "quic://a:1", "quic://c:1"]);
+    }
+}
