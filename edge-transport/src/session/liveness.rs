@@ -91,19 +91,23 @@ impl Liveness {
     /// Whether nothing is expected once no call waits. A dialing end that has sent the last frame of a call expects one more
     /// frame: on a dead link it must connect anew, so that it can be called again.
     fn is_settled(&self, now: Instant) -> bool {
-        let has_answered = self.last_received >= self.last_ping;
-        has_answered && (self.role == Role::Acceptor || self.last_received == now)
+        self.has_answered() && (self.role == Role::Acceptor || self.last_received == now)
+    }
+
+    /// Whether no ping is without an answer.
+    fn has_answered(&self) -> bool {
+        self.last_received >= self.last_ping
     }
 
     /// Something depends on whether the other end is alive: it has the liveness timeout to prove it. Returns whether a ping is
     /// due, which counts as sent: until its answer, the end of a call does not make the link idle.
     pub(super) fn check(&mut self, now: Instant) -> bool {
         self.expect(now);
-        let has_answered = self.last_received >= self.last_ping;
-        if has_answered {
+        let is_due = self.has_answered();
+        if is_due {
             self.last_ping = now;
         }
-        has_answered
+        is_due
     }
 
     const fn expect(&mut self, now: Instant) {

@@ -57,6 +57,12 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     })
 }
 
+/// Prints a line to stdout.
+pub fn print_line(line: impl fmt::Display) {
+    // The reader may have closed the pipe.
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -2,7 +2,6 @@
 //! state directory.
 
 use std::fmt;
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use csi_proxy::{
 use edge_transport::advanced::BoundSocket;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use edge_csi_common::process::Fatal;
+use edge_csi_common::process::{self, Fatal};
 use edge_csi_common::state_socket;
 
 /// The control socket in the state directory. A command is one line: a verb, and a node, a name or both.
@@ -218,8 +217,7 @@ pub(super) fn run(command: ControlCommand) -> Result<(), Fatal> {
         let hint = "no edge-csi-driver runs with this --state-dir; start it, then repeat the command";
         Fatal::Runtime(format!("{}: {hint}", path.display()))
     })?;
-    // Nothing is left to do if stdout is closed.
-    let _ = writeln!(io::stdout(), "{text}");
+    process::print_line(text);
     Ok(())
 }
 
@@ -244,7 +242,7 @@ async fn execute_line(line: &str, commands: &mpsc::Sender<PendingAction>) -> Res
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read as _;
+    use std::io::{Read as _, Write as _};
     use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::net::UnixStream as Blocking;
 

@@ -1,10 +1,9 @@
 //! `edge-hub rebalance`: moves a share of the nodes to other hubs, for a hub that has more of them than the others.
 
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use edge_csi_common::process::Fatal;
+use edge_csi_common::process::{self, Fatal};
 use edge_csi_common::state_socket;
 use edge_csi_common::uplink::DEFAULT_HUB;
 use edge_csi_common::values::{ListenUrl, SocketAddress};
@@ -78,7 +77,6 @@ pub(super) fn run(Rebalance { percent, hub }: &Rebalance) -> Result<(), Fatal> {
     let text = answer.ok_or_else(|| {
         Fatal::Runtime(format!("{}: no hub listens on this socket; name it with --hub", path.display()))
     })?;
-    // Nothing is left to do if stdout is closed.
-    let _ = writeln!(io::stdout(), "{text}");
+    process::print_line(text);
     Ok(())
 }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use self::parts::Parts;
 use self::scenario::Scenario;
-use self::steps::{PARTS, StepFailed, StepTable, print_line};
+use self::steps::{PARTS, StepFailed, StepTable};
 use edge_csi_common::process::{self, Fatal, Launch, Signals};
 
 /// How long the cleanup at the end is retried.
@@ -46,7 +46,7 @@ async fn run(options: QuickstartOptions, mut signals: Signals) -> Result<(), Fat
 }
 
 async fn run_steps(directory: &Path, mounts: &'static str) -> Result<(), StepFailed> {
-    print_line(mounts);
+    process::print_line(mounts);
     let mut table = StepTable::begin();
     let parts = table.step(PARTS, "start", Parts::start(directory), Parts::description).await?;
     let outcome = Scenario::new(&parts).run(&mut table).await;

@@ -1,8 +1,9 @@
 //! The table of steps: one line for each step, with its time.
 
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::time::{Duration, Instant};
+
+use edge_csi_common::process::print_line;
 
 /// The place of a step in the cloud, on the proxy's socket: the call is sent over the link.
 pub(super) const CLOUD: &str = "cloud";
@@ -58,12 +59,6 @@ impl StepTable {
         let (number, took) = (self.steps, milliseconds(self.began.elapsed()));
         print_line(format_args!("     {took:>8} ms  all\n\nall {number} steps went well"));
     }
-}
-
-/// Prints a line to stdout.
-pub(super) fn print_line(line: impl Display) {
-    // The reader may have closed the pipe.
-    let _ = writeln!(io::stdout(), "{line}");
 }
 
 fn milliseconds(time: Duration) -> String {

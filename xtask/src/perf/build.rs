@@ -17,7 +17,7 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
 
-fn run_to_end(command: &mut Command) -> Result<(), PerfError> {
+pub(super) fn run_to_end(command: &mut Command) -> Result<(), PerfError> {
     let shown = format!("{command:?}");
     let output = command.output().map_err(PerfError::io(shown.clone()))?;
     if output.status.success() {

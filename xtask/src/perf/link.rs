@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use super::build::Programs;
+use super::build::{Programs, run_to_end};
 use super::chain::{DRIVER, Load, agent_of, free_port, hub_at, pause};
 use super::processes::Process;
 use super::{PerfError, folder};
@@ -55,15 +55,7 @@ struct Passed {
 }
 
 fn ip(arguments: &[&str]) -> Result<(), PerfError> {
-    let command = format!("ip {}", arguments.join(" "));
-    let output = Command::new("ip").args(arguments).output().map_err(PerfError::io(command.clone()))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => {
-            let output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Err(PerfError::Command { command, output })
-        }
-    }
+    run_to_end(Command::new("ip").args(arguments))
 }
 
 impl Network {
@@ -124,7 +116,7 @@ impl Drop for Network {
 struct Link {
     name: &'static str,
     agent: Process,
-    rest: Vec<Process>,
+    _rest: Vec<Process>,
     endpoint: String,
     connect: Passed,
     /// Bytes of a CreateVolume and the DeleteVolume after it.
@@ -165,8 +157,8 @@ impl Link {
         proxy.args(["--endpoint", &unix("csi.sock"), "--hub", &unix("hub.sock")]);
         let proxy = Process::start("proxy", &folder, proxy.arg("--state-dir").arg(folder.join("proxy")))?;
         quiet(&network)?;
-        let (rest, endpoint) = (vec![hub, driver, proxy], unix("csi.sock"));
-        Ok(Self { name, agent, rest, endpoint, connect, pair: 0, network })
+        let (_rest, endpoint) = (vec![hub, driver, proxy], unix("csi.sock"));
+        Ok(Self { name, agent, _rest, endpoint, connect, pair: 0, network })
     }
 
     fn sample(&self) -> Result<(Passed, u64, Duration), PerfError> {
@@ -229,7 +221,5 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
             link.agent.resident(),
         );
     }
-    // The processes end before their namespaces are removed.
-    links.iter_mut().for_each(|link| link.rest.clear());
     Ok(())
 }

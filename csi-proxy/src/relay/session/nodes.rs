@@ -1,6 +1,6 @@
 //! Reports the presence of nodes at all hubs to a retrying relay.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use csi_proto::DriverName;
 use edge_transport::presence::{Change, Watch};
 use edge_transport::{HubSet, InvalidName, Peer, PeerId, PeerState, ServiceName};
 use futures_util::FutureExt as _;
-use futures_util::future::select_all;
+use futures_util::future::{OptionFuture, select_all};
 use tokio::sync::watch;
 use tokio::time::{self, sleep_until, timeout};
 
@@ -38,9 +38,8 @@ pub struct NodeWatch {
     only: Option<PeerId>,
     reachability: Reachability,
     table: Arc<PeerTable>,
-    /// The nodes that hubs have reported twice, and when to have them checked next.
-    contested: BTreeSet<NodeId>,
-    check_at: time::Instant,
+    /// When to have the contested nodes checked next, if there are any.
+    check_at: Option<time::Instant>,
 }
 
 /// The peers at the hubs.
@@ -81,8 +80,7 @@ impl NodeWatch {
             only: None,
             reachability,
             table: Arc::default(),
-            contested: BTreeSet::new(),
-            check_at: time::Instant::now(),
+            check_at: None,
         };
         watch.follow_hubs();
         Ok(watch)
@@ -111,7 +109,8 @@ impl NodeWatch {
             if self.watches.is_empty() && !self.may_change {
                 return None;
             }
-            let Self { hubs, may_change, watches, contested, check_at, .. } = self;
+            let Self { hubs, may_change, watches, check_at, .. } = self;
+            let check = OptionFuture::from(check_at.map(sleep_until));
             let reported = async {
                 if watches.is_empty() {
                     return pending().await;
@@ -130,11 +129,8 @@ impl NodeWatch {
                 (index, changes) = reported => match changes {
                     Some(changes) if changes.is_empty() => {}
                     Some(changes) => {
-                        for change in &changes {
-                            if let NodeChange::Contested(node) = change {
-                                self.contested.insert(node.clone());
-                                self.check_at = time::Instant::now();
-                            }
+                        if changes.iter().any(|change| matches!(change, NodeChange::Contested(_))) {
+                            self.check_at = Some(time::Instant::now());
                         }
                         return Some(changes);
                     }
@@ -143,7 +139,7 @@ impl NodeWatch {
                         self.table.remove(&closed);
                     }
                 },
-                () = sleep_until(*check_at), if !contested.is_empty() => self.check_contested(),
+                Some(()) = check => self.check_contested(),
             }
         }
     }
@@ -152,12 +148,12 @@ impl NodeWatch {
     /// lost its power counts as connected for minutes, and may have connected to another hub as another instance.
     fn check_contested(&mut self) {
         let contested = self.reachability.contested();
-        self.contested.retain(|node| contested.contains(node));
-        self.check_at = time::Instant::now() + CHECK_INTERVAL;
-        let nodes: Vec<_> = self.contested.iter().take(MAX_CHECKED).flat_map(PeerId::try_from).collect();
+        let nodes: Vec<_> = contested.iter().take(MAX_CHECKED).flat_map(PeerId::try_from).collect();
         if nodes.is_empty() {
+            self.check_at = None;
             return;
         }
+        self.check_at = Some(time::Instant::now() + CHECK_INTERVAL);
         for HubWatch { peer, .. } in &self.watches {
             let mut check = Watch::new(peer.clone(), self.service.clone()).only(nodes.clone());
             // Only the request matters: the watch of all nodes reports the result.

@@ -32,15 +32,12 @@ impl Core {
                 return Err(CloseReason::Overloaded { resource, max });
             }
         }
-        let known = self.by_name.get(&remote.peer).copied();
-        let current = known.and_then(|key| Some((key, self.sessions.get_mut(&key)?)));
-        let Some((key, session)) = current.filter(|(_, session)| session.closed.is_none()) else {
+        let Some(current) = known.filter(|known| known.closed.is_none()).map(|known| known.id) else {
             return Ok(());
         };
-        let (peer, found, current) = (remote.peer.clone(), remote.session, session.id);
+        let (peer, found) = (remote.peer.clone(), remote.session);
         let refused = if found.instance != current.instance {
-            session.is_challenged = true;
-            self.wakes.push(key);
+            self.challenge(&peer);
             CloseReason::OtherInstance { peer, found, current }
         } else if found.number <= current.number {
             CloseReason::OlderSession { peer, found, current }

@@ -322,7 +322,7 @@ impl Core {
         }
     }
 
-    /// Whether the peer was [challenged](Self::challenge) since the last question, or another instance of it was refused.
+    /// Whether the peer was [challenged](Self::challenge) since the last question.
     pub fn take_challenge(&mut self, key: SessionKey) -> bool {
         self.sessions.get_mut(&key).is_some_and(|session| std::mem::take(&mut session.is_challenged))
     }

@@ -14,7 +14,6 @@ pub(super) struct Call {
     /// Whether replies were sent on the lane, but not the last one.
     pub(super) lane_open: bool,
     has_deadline: bool,
-    is_answered: bool,
     /// Bytes that the target may send, as its requester has announced them to it.
     balance: i64,
 }
@@ -23,18 +22,18 @@ impl Call {
     /// Opens the call of a request with this credit, and with or without a deadline.
     pub(super) fn new(target: SessionKey, dest_id: u64, lane: u64, credit: u64, has_deadline: bool) -> Self {
         let balance = i64::try_from(credit).unwrap_or(i64::MAX);
-        Self { target, dest_id, lane, lane_open: false, has_deadline, is_answered: false, balance }
+        Self { target, dest_id, lane, lane_open: false, has_deadline, balance }
     }
 
     /// Whether the requester waits: for the first reply, or until its deadline. A watch without deadline may be silent for days.
     pub(super) const fn waits(&self) -> bool {
-        self.has_deadline || !self.is_answered
+        self.has_deadline || !self.lane_open
     }
 
     /// Records a reply after which the call continues. Returns whether the requester does not wait any more.
     pub(super) const fn answered(&mut self) -> bool {
         let waited = self.waits();
-        (self.lane_open, self.is_answered) = (true, true);
+        self.lane_open = true;
         waited && !self.waits()
     }
 

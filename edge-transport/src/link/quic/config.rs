@@ -44,7 +44,6 @@ fn transport(window: u32) -> TransportConfig {
         // Its probes take 10 kB for each connection, more than all else of it, and save a fifth of the packets of large bodies.
         .mtu_discovery_config(None)
         // The session pings, and ends a link that is silent for too long.
-        .keep_alive_interval(None)
         .max_idle_timeout(None);
     transport
 }

@@ -3,7 +3,6 @@
 mod compare;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write as _};
 use std::time::Duration;
 
 use clap::Args;
@@ -19,7 +18,7 @@ use kube::api::{Api, ListParams};
 
 use self::compare::{Survey, compare};
 use edge_csi_common::kubernetes::KubernetesAccess;
-use edge_csi_common::process::Fatal;
+use edge_csi_common::process::{self, Fatal};
 use edge_csi_common::values::duration;
 
 /// The arguments of `sweep`.
@@ -86,13 +85,10 @@ pub(super) async fn run(command: Sweep) -> Result<(), Fatal> {
         let second = compare(&survey(&client, &command).await.map_err(Fatal::runtime)?);
         first.intersection(&second).cloned().collect()
     };
-    // Nothing is left to do if stdout is closed.
-    for left_over in &found {
-        let _ = writeln!(io::stdout(), "{left_over}");
-    }
+    found.iter().for_each(process::print_line);
     match found.len() {
         0 => {
-            let _ = writeln!(io::stdout(), "nothing is left over");
+            process::print_line("nothing is left over");
             Ok(())
         }
         count => Err(Fatal::runtime(SweepError::LeftOver(count))),
