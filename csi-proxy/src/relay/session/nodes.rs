@@ -11,7 +11,7 @@ use edge_transport::{HubSet, InvalidName, Peer, PeerId, PeerState, ServiceName};
 use futures_util::FutureExt as _;
 use futures_util::future::{OptionFuture, select_all};
 use tokio::sync::watch;
-use tokio::time::{self, sleep_until, timeout};
+use tokio::time::{self, sleep_until};
 
 use super::service_of;
 use crate::call::{NodeId, NodeSession};
@@ -122,10 +122,13 @@ impl NodeWatch {
                 (index, changes)
             };
             tokio::select! {
+                // What is rare comes first. A random order would turn the watches in some runs and not in others.
+                biased;
                 more = hubs.changed(), if *may_change => {
                     *may_change = more;
                     self.follow_hubs();
                 }
+                Some(()) = check => self.check_contested(),
                 (index, changes) = reported => match changes {
                     Some(changes) if changes.is_empty() => {}
                     Some(changes) => {
@@ -139,7 +142,6 @@ impl NodeWatch {
                         self.table.remove(&closed);
                     }
                 },
-                Some(()) = check => self.check_contested(),
             }
         }
     }
@@ -149,15 +151,10 @@ impl NodeWatch {
     fn check_contested(&mut self) {
         let contested = self.reachability.contested();
         let nodes: Vec<_> = contested.iter().take(MAX_CHECKED).flat_map(PeerId::try_from).collect();
-        if nodes.is_empty() {
-            self.check_at = None;
-            return;
-        }
-        self.check_at = Some(time::Instant::now() + CHECK_INTERVAL);
-        for HubWatch { peer, .. } in &self.watches {
-            let mut check = Watch::new(peer.clone(), self.service.clone()).only(nodes.clone());
-            // Only the request matters: the watch of all nodes reports the result.
-            tokio::spawn(async move { timeout(CHECK_INTERVAL, check.next()).await });
+        self.check_at = (!nodes.is_empty()).then(|| time::Instant::now() + CHECK_INTERVAL);
+        for watch in &mut self.watches {
+            watch.check = (!nodes.is_empty())
+                .then(|| Watch::new(watch.peer.clone(), self.service.clone()).only(nodes.clone()));
         }
     }
 
@@ -187,6 +184,8 @@ impl NodeWatch {
 struct HubWatch {
     peer: Peer,
     watch: Watch,
+    /// A watch of the contested nodes until its first report. Only its request matters: `watch` reports the result.
+    check: Option<Watch>,
     state: watch::Receiver<PeerState>,
     /// The last reported connection: its address and start.
     connection: Option<(String, Instant)>,
@@ -197,7 +196,7 @@ impl HubWatch {
     fn new(peer: &Peer, service: &ServiceName, only: Option<&PeerId>, hub: HubPresence) -> Self {
         let (state, watch) = (peer.watch(), Watch::new(peer.clone(), service.clone()));
         let watch = watch.only(only.cloned());
-        Self { peer: peer.clone(), watch, state, connection: None, hub }
+        Self { peer: peer.clone(), watch, check: None, state, connection: None, hub }
     }
 
     /// Returns the next changes after reporting them, which may be none; `None` once the peer is closed. Cancel-safe.
@@ -212,6 +211,10 @@ impl HubWatch {
             Ok(()) = self.state.changed() => Some(Vec::new()),
             changes = self.watch.next() => {
                 Some(changes?.iter().flat_map(|change| self.report(change)).collect())
+            }
+            Some(_) = OptionFuture::from(self.check.as_mut().map(Watch::next)) => {
+                self.check = None;
+                Some(Vec::new())
             }
         }
     }

@@ -7,7 +7,7 @@ mod identity_peers;
 mod open;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher, RandomState};
 use std::sync::Arc;
 
 use self::dequeue::{QueuedFrame, Unwritten};
@@ -272,8 +272,9 @@ impl Core {
                 && local != Some(**key)
         });
         let mut keys: Vec<_> = movable.map(|(key, _)| *key).collect();
-        // A keyed hash, which differs from hub to hub.
-        keys.sort_by_key(|key| self.sender_key.hash_one(key));
+        // The key of a session is a counter of this hub: no peer chooses its place. A run of the simulation can be replayed.
+        let shuffle = BuildHasherDefault::<DefaultHasher>::default();
+        keys.sort_by_key(|key| shuffle.hash_one(key));
         keys
     }
 
