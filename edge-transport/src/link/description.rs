@@ -22,6 +22,23 @@ pub enum Credentials {
     },
 }
 
+#[cfg(any(feature = "ws", feature = "quic"))]
+impl Credentials {
+    /// Checks that the certificate of the dialed end has not expired: TLS verifies it when a session begins, which may be resumed
+    /// later.
+    ///
+    /// # Errors
+    /// Returns the cause of a failed handshake.
+    pub(super) fn unexpired(self, now: std::time::SystemTime) -> Result<Self, String> {
+        match &self {
+            Self::Certificate(own) if own.expires.is_some_and(|end| end <= now) => {
+                Err("the certificate that the TLS session began with has expired: renew it".to_owned())
+            }
+            _ => Ok(self),
+        }
+    }
+}
+
 /// The kind of a link, a name for logs and metrics. It decides nothing; see [`Protection`].
 ///
 /// ```
@@ -121,6 +138,25 @@ impl From<PeerId> for Credentials {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(any(feature = "ws", feature = "quic"))]
+    #[test]
+    fn certificate_counts_until_its_end() {
+        let end = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000);
+        let of = |expires| {
+            let mut own = PeerCertificate::from(Vec::new());
+            own.expires = expires;
+            Credentials::Certificate(own)
+        };
+        assert!(of(Some(end)).unexpired(end).unwrap_err().contains("has expired"));
+        for (good, now) in [
+            (of(Some(end)), end - std::time::Duration::from_secs(1)),
+            (of(None), end),
+            (Credentials::None, end),
+        ] {
+            assert_eq!(good.clone().unexpired(now), Ok(good));
+        }
+    }
 
     #[test]
     fn custom_kinds_have_bounded_names() {

@@ -6,8 +6,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+#[cfg(feature = "runtime")]
+use tokio::sync::watch::Receiver;
+
 use super::expiry::{Validity, WarnThrottle};
 use super::{Expiry, Watched};
+#[cfg(feature = "runtime")]
+use crate::peer::PeerState;
 use crate::tls::{ClientSource, ClientTls, ServerTls};
 
 /// Shortest interval between two checks of the files.
@@ -264,15 +269,37 @@ impl FileWatch {
     /// Outside of a tokio runtime with time.
     #[cfg(feature = "runtime")]
     pub async fn run(self: Arc<Self>, interval: Duration) {
-        let interval = interval.max(MIN_INTERVAL);
         loop {
-            let watch = Arc::clone(&self);
-            // A file system that hangs blocks only a thread of the blocking pool, no link.
-            let events = tokio::task::spawn_blocking(move || watch.check(SystemTime::now())).await;
-            events.iter().flatten().for_each(ReloadEvent::log);
-            let is_usable = self.unusable().is_none();
-            tokio::time::sleep(if is_usable { interval } else { interval.min(UNUSABLE_INTERVAL) }).await;
+            let wait = self.check_and_log(interval).await;
+            tokio::time::sleep(wait).await;
         }
+    }
+
+    /// Like [`run`](Self::run), and checks the files also at each change of a [peer's state](crate::Peer::watch), so that a long
+    /// interval suffices: a device sleeps most of the time, and its link needs the files when it is lost. Runs until the peer is
+    /// closed.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime with time.
+    #[cfg(feature = "runtime")]
+    pub async fn run_for(self: Arc<Self>, mut peer: Receiver<PeerState>, interval: Duration) {
+        loop {
+            let wait = self.check_and_log(interval).await;
+            if let Ok(Err(_)) = tokio::time::timeout(wait, peer.changed()).await {
+                return;
+            }
+        }
+    }
+
+    /// Checks the files and logs the results. Returns the time until the next check.
+    #[cfg(feature = "runtime")]
+    async fn check_and_log(self: &Arc<Self>, interval: Duration) -> Duration {
+        let watch = Arc::clone(self);
+        // A file system that hangs blocks only a thread of the blocking pool, no link.
+        let events = tokio::task::spawn_blocking(move || watch.check(SystemTime::now())).await;
+        events.iter().flatten().for_each(ReloadEvent::log);
+        let interval = interval.max(MIN_INTERVAL);
+        if self.unusable().is_none() { interval } else { interval.min(UNUSABLE_INTERVAL) }
     }
 }
 

@@ -3,8 +3,8 @@
 //! Everything here uses TLS 1.3 and names its crypto library (`aws-lc-rs`, or `ring` where only that feature is on): it
 //! installs no process-wide provider and ignores one that another part of the process installs.
 //!
-//! Certificates are exchanged at every handshake. A server sends no session tickets, because a client could resume with one
-//! after its certificate has expired or its authority is no longer trusted.
+//! A client can resume its session, at most a day later, with a ticket that it uses once: then no certificates are exchanged. It
+//! cannot once its certificate has expired, or the server's files or revocation lists have changed.
 //!
 //! Files are reloaded when they change: see [`crate::reload`].
 
@@ -19,6 +19,7 @@ mod identity;
 mod insecure;
 mod names;
 mod renewable;
+mod resumption;
 mod revocation;
 mod server;
 mod verifier;

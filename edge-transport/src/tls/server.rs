@@ -9,6 +9,7 @@ use rustls::{ConfigBuilder, ServerConfig, WantsVerifier};
 #[cfg(any(feature = "ws", feature = "quic"))]
 use super::AuthoritiesId;
 use super::files::ServerFiles;
+use super::resumption::Sessions;
 use super::verifier::{ClientVerifier, ReloadedLists};
 use super::{Identity, TlsError, TlsPaths, provider};
 
@@ -128,18 +129,19 @@ pub(super) fn configuration(
         ClientAuth::Required | ClientAuth::Optional => {
             let (roots, authorities) = (identity.roots("clients")?, identity.authorities_id());
             let is_optional = clients == ClientAuth::Optional;
-            Some(Arc::new(ClientVerifier::new(roots, authorities, is_optional, lists)?))
+            Some(Arc::new(ClientVerifier::new(roots, authorities, is_optional, lists.clone())?))
         }
     };
+    let sessions = Sessions::new(lists);
     let builder = builder()?;
     let builder = match verifier.clone() {
         Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(resolver);
-    // A client that resumes with a ticket presents no certificate: its access could outlast its certificate and
-    // authority.
-    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(sessions);
+    // A ticket is good for one resumption, which brings the next.
+    config.send_tls13_tickets = 1;
     Ok((Arc::new(config), verifier))
 }
 

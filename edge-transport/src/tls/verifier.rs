@@ -125,7 +125,8 @@ impl ClientVerifier {
     }
 }
 
-fn generation(lists: Option<&ReloadedLists>) -> u64 {
+/// Returns a number that rises when the lists are replaced.
+pub(super) fn generation(lists: Option<&ReloadedLists>) -> u64 {
     lists.map_or(0, |lists| lists.generation())
 }
 

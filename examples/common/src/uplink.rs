@@ -26,6 +26,10 @@ pub const DEFAULT_HUB: &str = "unix:///run/edge-csi/hub.sock";
 /// at an address translator, 5 minutes.
 const METERED_PING: Duration = Duration::from_secs(240);
 
+/// How often the files of a peer are checked while it is connected, for warnings about their expiry: a change of the connection
+/// checks them anyway.
+const CONNECTED_RELOAD_INTERVAL: Duration = Duration::from_secs(300);
+
 /// Failback between the addresses of the hub.
 #[derive(Debug, Clone, Args)]
 pub struct FailbackOptions {
@@ -100,6 +104,13 @@ impl LinkFiles {
     /// their recorder is installed.
     pub fn spawn_reload(&self) {
         spawn_reload(&self.watch);
+    }
+
+    /// Like [`spawn_reload`](Self::spawn_reload), and wakes a device seldom while its peer is connected.
+    pub fn spawn_reload_for(&self, peer: &Peer) {
+        if !self.watch.is_empty() {
+            tokio::spawn(Arc::clone(&self.watch).run_for(peer.watch(), CONNECTED_RELOAD_INTERVAL));
+        }
     }
 }
 

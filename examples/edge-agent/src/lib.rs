@@ -151,7 +151,7 @@ async fn run(mut options: AgentOptions, mut signals: Signals, probe: ProbeComman
     };
     let _status = StatusServer::start(options.http_endpoint, status).await.map_err(Fatal::runtime)?;
     // The tasks start after the status server, since metrics count only once their recorder is installed.
-    files.spawn_reload();
+    files.spawn_reload_for(&peer);
     if let Some(renewal) = renewal {
         tokio::spawn(renewal.run());
     }

@@ -103,6 +103,14 @@ impl Network {
         let packets = figure("rx_packets")? + figure("tx_packets")?;
         Ok(Passed { bytes: figure("rx_bytes")? + figure("tx_bytes")? - ETHERNET * packets, packets })
     }
+
+    /// Resets the TCP connections of the namespace, and returns what passes until the link is quiet again.
+    fn connected_again(&self) -> Result<Passed, PerfError> {
+        let before = self.passed()?;
+        ip(&["netns", "exec", &self.namespace, "ss", "-K", "dst", &self.address])?;
+        let after = quiet(self)?;
+        Ok(Passed { bytes: after.bytes - before.bytes, packets: after.packets - before.packets })
+    }
 }
 
 impl Drop for Network {
@@ -119,6 +127,8 @@ struct Link {
     _rest: Vec<Process>,
     endpoint: String,
     connect: Passed,
+    /// A connection after a lost one, which resumes its TLS session. Only of TCP, whose connections can be reset from outside.
+    again: Option<Passed>,
     /// Bytes of a CreateVolume and the DeleteVolume after it.
     pair: u64,
     // Last, so that the processes end before.
@@ -157,8 +167,9 @@ impl Link {
         proxy.args(["--endpoint", &unix("csi.sock"), "--hub", &unix("hub.sock")]);
         let proxy = Process::start("proxy", &folder, proxy.arg("--state-dir").arg(folder.join("proxy")))?;
         quiet(&network)?;
+        let again = if scheme == "quic" { None } else { Some(network.connected_again()?) };
         let (_rest, endpoint) = (vec![hub, driver, proxy], unix("csi.sock"));
-        Ok(Self { name, agent, _rest, endpoint, connect, pair: 0, network })
+        Ok(Self { name, agent, _rest, endpoint, connect, again, pair: 0, network })
     }
 
     fn sample(&self) -> Result<(Passed, u64, Duration), PerfError> {
@@ -203,17 +214,18 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     pause(length);
     println!("IP packets and bytes in both directions; idle for {:.0} s.\n", length.as_secs_f64());
     println!(
-        "| link | connect: bytes (packets) | CreateVolume, DeleteVolume | idle: kB/day | agent: wake-ups/min | CPU s/day | resident KiB |"
+        "| link | connect: bytes (packets) | connect again | CreateVolume, DeleteVolume | idle: kB/day | agent: wake-ups/min | CPU s/day | resident KiB |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     for (link, before) in links.iter().zip(samples) {
         let now = link.sample()?;
         let a_day = 86_400.0 / length.as_secs_f64();
         println!(
-            "| {} | {} ({}) | {} | {:.0} | {:.1} | {:.1} | {} |",
+            "| {} | {} ({}) | {} | {} | {:.0} | {:.1} | {:.1} | {} |",
             link.name,
             link.connect.bytes,
             link.connect.packets,
+            link.again.map_or_else(|| "-".to_owned(), |again| format!("{} ({})", again.bytes, again.packets)),
             link.pair,
             (now.0.bytes - before.0.bytes) as f64 * a_day / 1e3,
             (now.1 - before.1) as f64 * 60.0 / length.as_secs_f64(),

@@ -1,7 +1,7 @@
 //! The dialing side.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use quinn::{ConnectionError, Endpoint, TransportErrorCode};
 
@@ -85,6 +85,9 @@ impl QuicDialer {
             .await
             .map_err(|error| handshake_failed(&self.address, explain(&error)))?;
         let credentials = if self.tls.verifies() { credentials(&connection) } else { Credentials::None };
+        let credentials = credentials
+            .unexpired(SystemTime::now())
+            .map_err(|cause| handshake_failed(&self.address, cause))?;
         let mut io = QuicLink::start(connection.clone(), self.limits.max_frame).await?;
         // The server verifies the client's certificate only after this end has completed the handshake.
         if std::future::poll_fn(|cx| io.poll_greeted(cx)).await.is_err() {

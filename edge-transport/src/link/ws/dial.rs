@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::SystemTime;
 
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -93,6 +94,7 @@ impl WsDialer {
             Some([own, ..]) if verifies => Credentials::Certificate(peer_certificate(own)),
             _ => Credentials::None,
         };
+        let credentials = credentials.unexpired(SystemTime::now()).map_err(failed)?;
         let config = config(TLS_READ_BUFFER);
         let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
             .await

@@ -159,8 +159,10 @@ impl Driver {
         }
         if let Some(next) = self.session.next_wakeup() {
             // Received frames postpone the wake-up. The timer is not reset for every frame: it fires early and is reset then.
-            if tokio::time::Instant::from_std(next) < timer.deadline() {
-                timer.as_mut().reset(next.into());
+            // It is reset if it would wake an idle device for nothing.
+            let (next, deadline) = (next.into(), timer.deadline());
+            if next < deadline || next > deadline + self.settings.session.liveness_timeout {
+                timer.as_mut().reset(next);
             }
             while timer.as_mut().poll(cx).is_ready() {
                 let max = self.settings.session.frame_timeout();
