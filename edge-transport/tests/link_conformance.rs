@@ -5,14 +5,17 @@
 mod ends;
 mod link_pki;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use edge_transport::link::{
     Credentials, DEFAULT_MAX_FRAME, Dialer, FrameLink as _, Lane, Link, LinkError, LinkKind, Listener,
-    WireFrame, conformance, faulty, memory,
+    WireFrame, conformance, faulty, memory, quic,
 };
 use edge_transport::tls::{ClientAuth, ClientTls, ServerTls};
 use futures_util::{SinkExt as _, StreamExt as _};
 use link_pki::Authority;
+use tokio::io::AsyncWriteExt as _;
 
 /// One accepted and one dialed end.
 async fn connect(listener: &mut dyn Listener, dialer: &dyn Dialer) -> Result<(Link, Link), LinkError> {
@@ -88,14 +91,46 @@ async fn wss_links_conform_and_report_certificates() {
     let server = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
     let (mut listener, to) = ends::ws(Some(server)).await;
     let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
-    let port = to.port();
-    let dialer = ends::dial_ws(port, Some(tls));
-    let (dialed, accepted) = connect(&mut listener, &dialer).await.unwrap();
-    assert_eq!((dialed.kind(), accepted.kind()), (LinkKind::WSS, LinkKind::WSS));
-    assert_eq!(link_pki::names(&dialed), ["hub"]);
-    assert_eq!(link_pki::names(&accepted), ["edge-1"]);
-    counts_unwritten(&mut listener, &dialer).await;
-    suite(&mut listener, &dialer).await;
+    for tls in [only_websocket(&tls), tls] {
+        let dialer = ends::dial_ws(to.port(), Some(tls));
+        let (dialed, accepted) = connect(&mut listener, &dialer).await.unwrap();
+        assert_eq!((dialed.kind(), accepted.kind()), (LinkKind::WSS, LinkKind::WSS));
+        assert_eq!(link_pki::names(&dialed), ["hub"]);
+        assert_eq!(link_pki::names(&accepted), ["edge-1"]);
+        counts_unwritten(&mut listener, &dialer).await;
+        suite(&mut listener, &dialer).await;
+    }
+}
+
+/// Both ends agree on frames without a websocket.
+#[tokio::test]
+async fn wss_links_are_direct_between_two_ends_of_this_crate() {
+    let authority = Authority::new();
+    let server = ServerTls::new(&authority.identity("hub"), ClientAuth::Required).unwrap();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
+    let dialer = ends::dial_ws(listener.local_addr().unwrap().port(), Some(tls));
+    let accept = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(server.config().unwrap());
+        let mut stream = acceptor.accept(stream).await.unwrap();
+        stream.write_u8(1).await.unwrap();
+        stream.flush().await.unwrap();
+        stream
+    };
+    let (dialed, accepted) = tokio::join!(dialer.dial(), accept);
+    assert_eq!(accepted.get_ref().1.alpn_protocol(), Some(quic::ALPN));
+    let mut accepted = Link::framed(accepted, LinkKind::WSS, "edge", Credentials::None, DEFAULT_MAX_FRAME);
+    let frame = WireFrame::new(Lane::Call(1), true, Bytes::from_static(b"head"), Bytes::new());
+    dialed.unwrap().send(frame).await.unwrap();
+    assert_eq!(accepted.next().await.unwrap().unwrap(), "head");
+}
+
+/// A client behind a reverse proxy, which does not know the protocol of direct links.
+fn only_websocket(tls: &ClientTls) -> ClientTls {
+    let mut config = (*tls.config().unwrap()).clone();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Arc::new(config).into()
 }
 
 // On several threads, so that the connection's task runs in parallel with the link's.

@@ -108,13 +108,24 @@ async fn announced_length_ends_an_unadmitted_tls_link() {
     let tls = ServerTls::new(&authority.identity("hub"), ClientAuth::Optional).unwrap();
     let (listener, to) = ends::ws(Some(tls)).await;
     let hub = start(listener);
-    let tls = ClientTls::new(&authority.identity("edge-1")).unwrap();
-    let stream = TcpStream::connect(to).await.unwrap();
-    let connector = tokio_rustls::TlsConnector::from(tls.config().unwrap());
-    let mut stream = connector.connect("127.0.0.1".try_into().unwrap(), stream).await.unwrap();
-    upgrade(&mut stream).await;
-    expect_end(&mut stream, &WS_HEADER).await;
+    let tls = ClientTls::new(&authority.identity("edge-1")).unwrap().config().unwrap();
+    let connect = async |config| {
+        let stream = TcpStream::connect(to).await.unwrap();
+        let connector = tokio_rustls::TlsConnector::from(config);
+        connector.connect("127.0.0.1".try_into().unwrap(), stream).await.unwrap()
+    };
+    let mut direct = connect(Arc::clone(&tls)).await;
+    assert_eq!(direct.get_ref().1.alpn_protocol(), Some(quic::ALPN));
+    assert_eq!(direct.read_u8().await.unwrap(), 1);
+    expect_end(&mut direct, &(8_u32 << 20).to_be_bytes()).await;
     wait_for_failed_handshakes(&hub, 1).await;
+
+    let mut tls = (*tls).clone();
+    tls.alpn_protocols.clear();
+    let mut websocket = connect(Arc::new(tls)).await;
+    upgrade(&mut websocket).await;
+    expect_end(&mut websocket, &WS_HEADER).await;
+    wait_for_failed_handshakes(&hub, 2).await;
 }
 
 /// Over a unix socket, the length of 8 MiB ends the link before the hello.

@@ -8,6 +8,8 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_core::Stream;
 use futures_sink::Sink;
+#[cfg(feature = "ws")]
+use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 
 use crate::link::framing::{Decoded, END, FIRST_RESERVE, decode, encode};
@@ -36,6 +38,9 @@ pub(super) struct FramedStream<S> {
     pieces_len: usize,
     tail: BytesMut,
     closed: bool,
+    /// Returns the certificate chain of the other end, which TLS keeps.
+    #[cfg(feature = "ws")]
+    chain: fn(&S) -> Vec<CertificateDer<'static>>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
@@ -51,7 +56,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
             pieces_len: 0,
             tail: BytesMut::new(),
             closed: false,
+            #[cfg(feature = "ws")]
+            chain: |_| Vec::new(),
         }
+    }
+
+    /// Sets how the certificate chain of the other end is found.
+    #[cfg(feature = "ws")]
+    pub(super) fn with_chain(self, chain: fn(&S) -> Vec<CertificateDer<'static>>) -> Self {
+        Self { chain, ..self }
     }
 
     /// Adds bytes that were read before.
@@ -174,6 +187,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> FrameLink for FramedStream<S> {
     fn unwritten(&self) -> usize {
         self.buffered()
     }
+
+    #[cfg(feature = "ws")]
+    fn peer_chain(&self) -> Vec<CertificateDer<'static>> {
+        (self.chain)(&self.io)
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Sink<WireFrame> for FramedStream<S> {
@@ -200,7 +218,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Sink<WireFrame> for FramedStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        self.poll_drain(cx)
+        ready!(self.poll_drain(cx))?;
+        // The stream may have a buffer of its own, as TLS does.
+        Pin::new(&mut self.io).poll_flush(cx).map_err(|source| lost("write", source))
     }
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {

@@ -10,7 +10,7 @@ use rustls::{ClientConfig, ConfigBuilder, WantsVerifier};
 use super::files::TlsFiles;
 use super::insecure::AcceptAnyServer;
 use super::renewable::RenewableFiles;
-use super::{Identity, TlsError, TlsPaths, provider};
+use super::{Identity, TlsError, TlsPaths, protocols, provider};
 use crate::name::PeerId;
 
 /// Creates the TLS configuration of a dialing end that verifies the server and presents the identity's certificate.
@@ -32,10 +32,12 @@ fn with_identity(
     builder: ConfigBuilder<ClientConfig, WantsClientCert>,
     identity: Option<&Identity>,
 ) -> ClientConfig {
-    match identity.and_then(Identity::resolver) {
+    let mut config = match identity.and_then(Identity::resolver) {
         Some(resolver) => builder.with_client_cert_resolver(resolver),
         None => builder.with_no_client_auth(),
-    }
+    };
+    config.alpn_protocols = protocols();
+    config
 }
 
 /// The TLS settings of a dialing end: a fixed configuration, or one that is reloaded from files. Cheap to clone; all clones share

@@ -8,7 +8,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{DigitallySignedStruct, Error, SignatureScheme};
 use rustls_pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 
-use super::{ServerTls, TlsError, provider, server};
+use super::{ServerTls, TlsError, protocols, provider, server};
 
 /// Accepts any server certificate. Verifies the signature, so that the server holds the certificate's key.
 #[derive(Debug)]
@@ -58,7 +58,9 @@ impl ServerTls {
     pub fn insecure() -> Result<Self, TlsError> {
         let certificate = self_signed().map_err(|error| TlsError::Config(error.to_string()))?;
         let resolver = Arc::new(SingleCertAndKey::from(certificate));
-        Ok(Arc::new(server::builder()?.with_no_client_auth().with_cert_resolver(resolver)).into())
+        let mut config = server::builder()?.with_no_client_auth().with_cert_resolver(resolver);
+        config.alpn_protocols = protocols();
+        Ok(Arc::new(config).into())
     }
 }
 

@@ -61,6 +61,14 @@ const SHA256_SUITE: SupportedCipherSuite = rustls::crypto::aws_lc_rs::cipher_sui
 #[cfg(all(feature = "ring", not(feature = "aws-lc-rs")))]
 const SHA256_SUITE: SupportedCipherSuite = rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
 
+/// The application protocol of a link directly over TLS or QUIC (RFC 7301).
+pub(crate) const LINK_PROTOCOL: &[u8] = b"edge-session/1";
+
+/// The application protocols of both ends: an end that does not know the first one, such as a reverse proxy, serves websocket.
+fn protocols() -> Vec<Vec<u8>> {
+    vec![LINK_PROTOCOL.to_vec(), b"http/1.1".to_vec()]
+}
+
 /// Computes the SHA-256 of `data` with the crypto library.
 pub(crate) fn sha256(data: &[u8]) -> [u8; 32] {
     #[allow(clippy::expect_used, reason = "the constant is a suite of TLS 1.3")]

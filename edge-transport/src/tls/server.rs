@@ -11,7 +11,7 @@ use super::AuthoritiesId;
 use super::files::ServerFiles;
 use super::resumption::Sessions;
 use super::verifier::{ClientVerifier, ReloadedLists};
-use super::{Identity, TlsError, TlsPaths, provider};
+use super::{Identity, TlsError, TlsPaths, protocols, provider};
 
 /// Whether clients must present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,6 +139,7 @@ pub(super) fn configuration(
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(resolver);
+    config.alpn_protocols = protocols();
     config.session_storage = Arc::new(sessions);
     // A ticket is good for one resumption, which brings the next.
     config.send_tls13_tickets = 1;

@@ -3,7 +3,9 @@
 use std::io::{self, IsTerminal, Write};
 
 use clap::ValueEnum;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// The crates whose log level `-v` raises: those of this suite, not their dependencies.
 const OWN_CRATES: &[&str] = &[
@@ -42,9 +44,10 @@ pub struct LogOptions {
 }
 
 impl LogOptions {
-    fn filter(&self, base: &str, rust_log: Option<&str>) -> EnvFilter {
+    /// Returns what is logged. A level, or levels of targets (`info,csi_proxy=debug`), in `rust_log` is preferred.
+    fn filter(&self, base: &str, rust_log: Option<&str>) -> Result<Targets, ParseError> {
         let wanted = rust_log.map(str::trim).filter(|directives| !directives.is_empty());
-        EnvFilter::new(wanted.map_or_else(|| directives(base, self.verbose), ToOwned::to_owned))
+        wanted.map_or_else(|| directives(base, self.verbose).parse(), str::parse)
     }
 }
 
@@ -62,16 +65,26 @@ fn directives(base: &str, verbose: u8) -> String {
 pub fn init(options: &LogOptions, base: &str) {
     let rust_log = std::env::var("RUST_LOG").ok();
     let is_terminal = io::stderr().is_terminal();
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(options.filter(base, rust_log.as_deref()))
-        .with_ansi(is_terminal);
+    let (filter, unusable) = match options.filter(base, rust_log.as_deref()) {
+        Ok(filter) => (filter, None),
+        Err(cause) => (Targets::new().with_default(LevelFilter::INFO), Some(cause)),
+    };
+    let builder = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_ansi(is_terminal);
     let installed = match options.log_format {
-        LogFormat::Text => builder.with_writer(move || OneLine { to: io::stderr(), is_terminal }).try_init(),
+        LogFormat::Text => {
+            let writer = move || OneLine { to: io::stderr(), is_terminal };
+            builder.with_writer(writer).finish().with(filter).try_init()
+        }
         // JSON escapes by itself.
-        LogFormat::Json => builder.with_writer(io::stderr).json().flatten_event(true).try_init(),
+        LogFormat::Json => {
+            builder.with_writer(io::stderr).json().flatten_event(true).finish().with(filter).try_init()
+        }
     };
     if let Err(cause) = installed {
         tracing::debug!(%cause, "logging is already set up");
+    }
+    if let Some(cause) = unusable {
+        tracing::warn!(%cause, "RUST_LOG cannot be used: expected a level, or levels of targets as in info,csi_proxy=debug");
     }
 }
 
@@ -128,7 +141,8 @@ mod tests {
         assert!(debug.starts_with("info,") && debug.contains("csi_proxy=debug"));
         assert!(trace.contains("edge_transport=trace") && !trace.contains("h2="));
         let options = LogOptions { verbose: 2, log_format: LogFormat::Text };
-        assert_eq!(options.filter("info", Some("warn")).to_string(), "warn");
-        assert!(options.filter("info", Some(" ")).to_string().contains("csi_proxy=trace"));
+        assert_eq!(options.filter("info", Some("warn")).unwrap().to_string(), "warn");
+        assert!(options.filter("info", Some(" ")).unwrap().to_string().contains("csi_proxy=trace"));
+        options.filter("info", Some("csi_proxy=loud")).unwrap_err();
     }
 }

@@ -5,7 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output")]
 
 mod quic;
-mod websocket;
+mod tls;
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
@@ -171,7 +171,7 @@ impl Connection {
             self.session += 1;
             // A refused connection is one of the attack.
             let _ = match self.shared.options.transport {
-                Transport::Wss => websocket::attack(&self).await,
+                Transport::Wss => tls::attack(&self).await,
                 Transport::Quic => quic::attack(&self).await,
             };
             self.attempted();

@@ -11,7 +11,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output")]
 
 mod calls;
-mod websocket;
+mod tls;
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -32,7 +32,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::rustls::client::Resumption;
 
 use self::calls::Echo;
-use self::websocket::SourceDialer;
+use self::tls::SourceDialer;
 
 /// Sessions that are opened concurrently.
 const CONCURRENT_OPENS: usize = 32;

@@ -36,13 +36,13 @@ use rustls_pki_types::CertificateDer;
 pub(super) use self::dial::QuicDialer;
 pub(super) use self::listen::bind;
 use super::{Credentials, LinkError, LinkKind};
-use crate::tls::peer_certificate;
+use crate::tls::{LINK_PROTOCOL, peer_certificate};
 
 /// Maximum number of open streams of one end, in addition to the two that are always open.
 pub const STREAMS: u32 = 100;
 
 /// The application protocol that both ends must negotiate (RFC 7301).
-pub const ALPN: &[u8] = b"edge-session/1";
+pub const ALPN: &[u8] = LINK_PROTOCOL;
 
 /// First byte of the control stream.
 const FORMAT: u8 = 1;

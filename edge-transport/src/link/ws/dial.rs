@@ -5,18 +5,20 @@ use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use rustls_pki_types::ServerName;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_tungstenite::client_async_with_config;
 
 use super::meter::MeteredStream;
 use super::stream::WsLink;
-use super::{READ_BUFFER, TLS_READ_BUFFER, config, explain, handshake_failed, timed_out};
+use super::{GREETING, READ_BUFFER, TLS_READ_BUFFER, config, explain, handshake_failed, timed_out};
 use crate::link::address::host_and_port;
+use crate::link::framed::FramedStream;
 use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
 use crate::link::host::{addresses_of, pinned};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind, Protection};
-use crate::tls::{ClientTls, peer_certificate};
+use crate::tls::{ClientTls, LINK_PROTOCOL, peer_certificate};
 
 /// Dials a websocket listener.
 #[derive(Debug, Clone)]
@@ -89,19 +91,29 @@ impl WsDialer {
             return Ok(link.with_idle_ping(self.limits.idle_ping));
         };
         let connect = TlsConnector::from(tls).connect(name.clone(), stream);
-        let stream = connect.await.map_err(|error| failed(tls_cause(&error)))?;
+        let mut stream = connect.await.map_err(|error| failed(tls_cause(&error)))?;
         let credentials = match stream.get_ref().1.peer_certificates() {
             Some([own, ..]) if verifies => Credentials::Certificate(peer_certificate(own)),
             _ => Credentials::None,
         };
         let credentials = credentials.unexpired(SystemTime::now()).map_err(failed)?;
-        let config = config(TLS_READ_BUFFER);
-        let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
-            .await
-            .map_err(|e| failed(explain(e)))?;
-        let (io, protection) = (WsLink::new(socket, self.limits.max_frame), Protection::of_tls(&credentials));
-        let link = Link::new(io, LinkKind::WSS, &*self.address, credentials).with_protection(protection);
-        Ok(link.with_idle_ping(self.limits.idle_ping))
+        let protection = Protection::of_tls(&credentials);
+        let link = if stream.get_ref().1.alpn_protocol() == Some(LINK_PROTOCOL) {
+            let greeting = stream.read_u8().await.map_err(|error| failed(tls_cause(&error)))?;
+            if greeting != GREETING {
+                return Err(failed(format!("the server greets with {greeting}; expected {GREETING}")));
+            }
+            let io = FramedStream::new(stream, self.limits.max_frame);
+            Link::new(io, LinkKind::WSS, &*self.address, credentials)
+        } else {
+            let config = config(TLS_READ_BUFFER);
+            let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
+                .await
+                .map_err(|e| failed(explain(e)))?;
+            let io = WsLink::new(socket, self.limits.max_frame);
+            Link::new(io, LinkKind::WSS, &*self.address, credentials)
+        };
+        Ok(link.with_protection(protection).with_idle_ping(self.limits.idle_ping))
     }
 
     async fn connect(&self) -> io::Result<TcpStream> {

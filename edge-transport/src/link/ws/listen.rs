@@ -5,9 +5,11 @@ use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::task::{Context, Poll, ready};
 
+use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
@@ -16,12 +18,13 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 
 use super::meter::{MessageTooLarge, MeteredStream};
 use super::stream::WsLink;
-use super::{READ_BUFFER, TLS_READ_BUFFER, config, explain, handshake_failed, timed_out};
+use super::{GREETING, READ_BUFFER, TLS_READ_BUFFER, config, explain, handshake_failed, timed_out};
+use crate::link::framed::FramedStream;
 use crate::link::{
     Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener, PeerCertificate, Protection,
     ReceiveLimits, classify,
 };
-use crate::tls::{ServerTls, peer_certificate};
+use crate::tls::{LINK_PROTOCOL, ServerTls, peer_certificate};
 
 /// Accepts websocket links; created by [`bind`].
 #[derive(Debug)]
@@ -147,11 +150,25 @@ async fn accept(
         Some([own, ..]) => Credentials::Certificate(PeerCertificate { verified_by, ..peer_certificate(own) }),
         _ => Credentials::None,
     };
-    let socket = upgrade(stream, LinkKind::WSS, remote, limits).await?;
-    let io = WsLink::new(socket, limits.max_frame)
-        .with_chain(|stream| stream.get_ref().1.peer_certificates().map(<[_]>::to_vec).unwrap_or_default());
     let protection = Protection::of_tls(&credentials);
-    Ok(Link::new(io, LinkKind::WSS, remote, credentials).with_protection(protection))
+    let link = if stream.get_ref().1.alpn_protocol() == Some(LINK_PROTOCOL) {
+        let greeted = async {
+            stream.write_u8(GREETING).await?;
+            stream.flush().await
+        };
+        greeted.await.map_err(|error| handshake_failed(LinkKind::WSS, remote, tls_cause(&error)))?;
+        let io = FramedStream::new(stream, limits.max_frame).with_chain(chain);
+        Link::new(io, LinkKind::WSS, remote, credentials)
+    } else {
+        let socket = upgrade(stream, LinkKind::WSS, remote, limits).await?;
+        let io = WsLink::new(socket, limits.max_frame).with_chain(chain);
+        Link::new(io, LinkKind::WSS, remote, credentials)
+    };
+    Ok(link.with_protection(protection))
+}
+
+fn chain<S>(stream: &TlsStream<S>) -> Vec<CertificateDer<'static>> {
+    stream.get_ref().1.peer_certificates().map(<[_]>::to_vec).unwrap_or_default()
 }
 
 fn tls_cause(error: &io::Error) -> String {

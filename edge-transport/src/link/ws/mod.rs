@@ -1,10 +1,14 @@
 //! Links over websocket (RFC 6455), plain (`ws`) or over TLS (`wss`).
 //!
+//! Two ends of this crate agree in the TLS handshake on the protocol `edge-session/1` (RFC 7301), and need no websocket: the
+//! accepting end sends a byte 1 once it has verified the other, and then both send frames like
+//! [`Link::framed`](super::Link::framed). Behind a reverse proxy that ends TLS, and without TLS, they use a websocket:
+//!
 //! One binary message is one frame. Messages above 16 KiB travel in fragments of at most 16 KiB; a larger fragment ends the
 //! link. Text messages are refused, pings are answered, a close frame is the orderly end. The path of the request is ignored.
 //!
-//! An idle link needs about 7 KiB (11 over TLS): a read buffer of 4 KiB (1 over TLS, whose library has its own of 4), and the
-//! libraries' own state. The read buffer grows with the fragments, to at most 48 KiB.
+//! An idle websocket needs about 7 KiB (11 over TLS): a read buffer of 4 KiB (1 over TLS, whose library has its own of 4), and
+//! the libraries' own state. The read buffer grows with the fragments, to at most 48 KiB.
 
 mod dial;
 mod listen;
@@ -21,6 +25,9 @@ pub(super) use self::dial::WsDialer;
 pub(super) use self::listen::bind;
 pub use self::upgraded::{accept, upgrade_response};
 use super::{Limits, LinkError, LinkKind};
+
+/// The first byte of an accepting end without a websocket: it has verified the dialing end.
+const GREETING: u8 = 1;
 
 /// Size in bytes of the read buffer of a plain connection, allocated while the link exists.
 const READ_BUFFER: usize = 4 << 10;

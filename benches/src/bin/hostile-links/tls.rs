@@ -1,8 +1,11 @@
-//! Attacks over TCP, TLS and websocket.
+//! Attacks over TCP and TLS, with and without websocket.
+
+use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::ClientConfig;
 
 use super::{Attack, AttackResult, Connection, FRAME, UNADMITTED_FRAME};
 
@@ -12,36 +15,52 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 const UPGRADE: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
 
-/// The start of a binary message of this length, with a mask of zeros.
-fn header(length: usize) -> Vec<u8> {
-    let mut header = vec![0x82, 0xff];
-    header.extend((length as u64).to_be_bytes());
-    header.extend([0; 4]);
-    header
+/// How a connection sends its frames.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Format {
+    Direct,
+    Websocket,
+}
+
+impl Format {
+    /// Two connections of four use each.
+    const fn of(number: usize) -> Self {
+        if number % 4 < 2 { Self::Direct } else { Self::Websocket }
+    }
+
+    /// What precedes a frame of this length: its length, or the start of a binary message with a mask of zeros.
+    fn header(self, length: usize) -> Vec<u8> {
+        if self == Self::Direct {
+            return (length as u32).to_be_bytes().to_vec();
+        }
+        let mut header = vec![0x82, 0xff];
+        header.extend((length as u64).to_be_bytes());
+        header.extend([0; 4]);
+        header
+    }
 }
 
 /// Opens a connection and attacks until it ends.
 pub(super) async fn attack(connection: &Connection) -> AttackResult<()> {
     let options = &connection.shared.options;
     let mut stream = connect(options.from, options.hub).await?;
+    let format = Format::of(connection.number);
     let Some(certificate) = options.certificate(connection.number) else {
         if options.attack == Attack::HalfOpen {
             connection.opened();
             stream.read_to_end(&mut Vec::new()).await?;
             return Ok(());
         }
-        let mut stream = tls(connection, stream).await?;
-        upgrade(&mut stream).await?;
+        let stream = tls(connection, stream, format).await?;
         // The hub may end the link because of the announced length. One connection in two stays below the limit.
         let length = if connection.number.is_multiple_of(2) { FRAME } else { UNADMITTED_FRAME };
-        return unfinished(stream, length).await;
+        return unfinished(stream, format, length).await;
     };
-    let mut stream = tls(connection, stream).await?;
-    upgrade(&mut stream).await?;
+    let mut stream = tls(connection, stream, format).await?;
     let hello = connection.hello(certificate)?;
-    stream.write_all(&[header(hello.len()), hello].concat()).await?;
-    connection.admitted(message(&mut stream).await?)?;
-    unfinished(stream, FRAME).await
+    stream.write_all(&[format.header(hello.len()), hello].concat()).await?;
+    connection.admitted(message(&mut stream, format).await?)?;
+    unfinished(stream, format, FRAME).await
 }
 
 async fn connect(from: std::net::IpAddr, to: std::net::SocketAddr) -> AttackResult<TcpStream> {
@@ -53,10 +72,19 @@ async fn connect(from: std::net::IpAddr, to: std::net::SocketAddr) -> AttackResu
 async fn tls(
     connection: &Connection,
     stream: TcpStream,
+    format: Format,
 ) -> AttackResult<impl AsyncRead + AsyncWrite + Unpin + Send + use<>> {
-    let connector = TlsConnector::from(connection.tls.clone());
-    let stream = connector.connect("localhost".try_into()?, stream).await?;
+    let mut tls = ClientConfig::clone(&connection.tls);
+    if format == Format::Websocket {
+        tls.alpn_protocols.clear();
+    }
+    let connector = TlsConnector::from(Arc::new(tls));
+    let mut stream = connector.connect("localhost".try_into()?, stream).await?;
     connection.opened();
+    match format {
+        Format::Direct => drop(stream.read_u8().await?),
+        Format::Websocket => upgrade(&mut stream).await?,
+    }
     Ok(stream)
 }
 
@@ -70,23 +98,28 @@ async fn upgrade(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> AttackRe
     Ok(())
 }
 
-/// Receives a binary message of less than 64 KiB.
-async fn message(stream: &mut (impl AsyncRead + Unpin)) -> AttackResult<Vec<u8>> {
-    stream.read_u8().await?;
-    let length = match stream.read_u8().await? {
-        126 => stream.read_u16().await?,
-        short => short.into(),
+/// Receives a frame of less than 64 KiB.
+async fn message(stream: &mut (impl AsyncRead + Unpin), format: Format) -> AttackResult<Vec<u8>> {
+    let length = match format {
+        Format::Direct => u16::try_from(stream.read_u32().await?)?,
+        Format::Websocket => {
+            stream.read_u8().await?;
+            match stream.read_u8().await? {
+                126 => stream.read_u16().await?,
+                short => short.into(),
+            }
+        }
     };
     let mut message = vec![0; length.into()];
     stream.read_exact(&mut message).await?;
     Ok(message)
 }
 
-/// Sends a message without its last byte, and holds it until the hub ends the link.
-async fn unfinished(stream: impl AsyncRead + AsyncWrite, length: usize) -> AttackResult<()> {
+/// Sends a frame without its last byte, and holds it until the hub ends the link.
+async fn unfinished(stream: impl AsyncRead + AsyncWrite, format: Format, length: usize) -> AttackResult<()> {
     let (mut receiving, mut sending) = tokio::io::split(stream);
     let send = async {
-        sending.write_all(&header(length)).await?;
+        sending.write_all(&format.header(length)).await?;
         let mut left = length - 1;
         while left > 0 {
             let part = left.min(ZEROS.len());
