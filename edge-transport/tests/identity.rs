@@ -549,6 +549,13 @@ async fn session_ends_with_its_certificate() {
         timeout(TIMEOUT, edge.watch().wait_for(ended)).await.unwrap().unwrap();
         assert!(SystemTime::now() >= since, "{over:?}");
         all_closed(&hub).await;
-        assert!(hub.stats().unauthenticated > 0, "{over:?}");
+        // The peer dials again and resumes its TLS session: only a hub can refuse that.
+        let refused = async {
+            while hub.stats().unauthenticated < 2 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(TIMEOUT, refused).await.unwrap();
+        assert!(!edge.state().is_connected(), "{over:?}");
     }
 }

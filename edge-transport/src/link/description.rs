@@ -22,20 +22,15 @@ pub enum Credentials {
     },
 }
 
+/// The cause of a failed handshake with credentials that [have expired](Credentials::have_expired).
+#[cfg(any(feature = "ws", feature = "quic"))]
+pub(super) const EXPIRED: &str = "the certificate that the TLS session began with has expired: renew it";
+
 #[cfg(any(feature = "ws", feature = "quic"))]
 impl Credentials {
-    /// Checks that the certificate of the dialed end has not expired: TLS verifies it when a session begins, which may be resumed
-    /// later.
-    ///
-    /// # Errors
-    /// Returns the cause of a failed handshake.
-    pub(super) fn unexpired(self, now: std::time::SystemTime) -> Result<Self, String> {
-        match &self {
-            Self::Certificate(own) if own.expires.is_some_and(|end| end <= now) => {
-                Err("the certificate that the TLS session began with has expired: renew it".to_owned())
-            }
-            _ => Ok(self),
-        }
+    /// Whether they are a certificate that has expired. TLS verifies it when a session begins, which may be resumed later.
+    pub(super) fn have_expired(&self, now: std::time::SystemTime) -> bool {
+        matches!(self, Self::Certificate(own) if own.expires.is_some_and(|end| end <= now))
     }
 }
 
@@ -148,14 +143,9 @@ mod tests {
             own.expires = expires;
             Credentials::Certificate(own)
         };
-        assert!(of(Some(end)).unexpired(end).unwrap_err().contains("has expired"));
-        for (good, now) in [
-            (of(Some(end)), end - std::time::Duration::from_secs(1)),
-            (of(None), end),
-            (Credentials::None, end),
-        ] {
-            assert_eq!(good.clone().unexpired(now), Ok(good));
-        }
+        assert!(of(Some(end)).have_expired(end));
+        assert!(!of(Some(end)).have_expired(end - std::time::Duration::from_secs(1)));
+        assert!(!of(None).have_expired(end) && !Credentials::None.have_expired(end));
     }
 
     #[test]

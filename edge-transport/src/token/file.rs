@@ -206,6 +206,33 @@ mod tests {
         file.check(&name, &one).await.unwrap();
     }
 
+    /// The hour between two checks does not end here.
+    #[tokio::test(start_paused = true)]
+    async fn file_is_read_again_when_a_peers_state_changes() {
+        use std::sync::Arc;
+
+        let (directory, name) = (tempfile::tempdir().unwrap(), PeerId::new("edge-1").unwrap());
+        let path = directory.path().join("tokens");
+        std::fs::write(&path, "").unwrap();
+        let file = TokenFile::open(&path).unwrap();
+        let state = tokio::sync::watch::Sender::new(crate::PeerState::Closed);
+        let watch = Arc::new(crate::reload::FileWatch::new().tokens(&file));
+        let (begun, hour) = (tokio::time::Instant::now(), std::time::Duration::from_secs(3600));
+        let mut watching = None;
+        // The first check is made at once, the second one after the change.
+        for token in [token("one"), token("two")] {
+            std::fs::write(&path, format!("edge-1 {}\n", token_digest(&token))).unwrap();
+            state.send_replace(crate::PeerState::Closed);
+            watching.get_or_insert_with(|| tokio::spawn(Arc::clone(&watch).run_for(state.subscribe(), hour)));
+            while file.check(&name, &token).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert!(begun.elapsed() < hour);
+        drop(state);
+        watching.unwrap().await.unwrap();
+    }
+
     #[test]
     fn reports_bad_lines_without_quoting_them() {
         let digest = token_digest(&token("x"));

@@ -2,15 +2,16 @@
 //! bytes.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 
 use super::build::{Programs, run_to_end};
+use super::cable::{Cable, Condition};
 use super::chain::{DRIVER, Load, agent_of, free_port, hub_at, pause};
 use super::processes::Process;
-use super::{PerfError, folder};
+use super::{PerfError, far, folder};
 use crate::authority::Authority;
 
 /// Options of `cargo xtask perf link`.
@@ -19,6 +20,9 @@ pub(super) struct Options {
     /// Minutes for which the idle links are counted.
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
+    /// Measure calls over slow links that lose packets, in place of the bytes.
+    #[arg(long)]
+    far: bool,
     /// Folder with release binaries; without it they are built.
     #[arg(long, value_name = "DIR")]
     programs: Option<std::path::PathBuf>,
@@ -40,11 +44,13 @@ const BETWEEN_CALLS: Duration = Duration::from_secs(12);
 
 /// A network namespace with one port, whose other end is here. Removed when dropped.
 #[derive(Debug)]
-struct Network {
+pub(super) struct Network {
     namespace: String,
     port: String,
     /// The address of the near end.
     address: String,
+    /// What is between the two ports, if they are not connected directly.
+    cable: Option<Cable>,
 }
 
 /// What has passed a port, without Ethernet's headers.
@@ -61,22 +67,34 @@ fn ip(arguments: &[&str]) -> Result<(), PerfError> {
 impl Network {
     /// Without IPv6 and address resolution, whose packets are not the link's, and without segmentation offload, which hides
     /// headers.
-    fn new(number: u8) -> Result<Self, PerfError> {
+    pub(super) fn new(number: u8, condition: Option<Condition>) -> Result<Self, PerfError> {
         let (process, subnet) = (std::process::id(), 100 + number);
         let (near, far) = (format!("10.91.{subnet}.1"), format!("10.91.{subnet}.2"));
         let (mac, far_mac) = (format!("02:00:00:00:{number:02}:01"), format!("02:00:00:00:{number:02}:02"));
-        let network = Self {
+        let mut network = Self {
             namespace: format!("edge-csi-{process}-{number}"),
             port: format!("ec{process}-{number}"),
             address: near,
+            cable: None,
         };
         let (space, port, near) = (network.namespace.as_str(), network.port.as_str(), &network.address);
         ip(&["netns", "add", space])?;
-        ip(&["link", "add", port, "address", &mac, "type", "veth", "peer", "name", "wan", "netns", space])?;
+        let inner = [format!("{port}a"), format!("{port}b")];
+        let (left, right) =
+            (["link", "add", port, "address", &mac, "type", "veth", "peer", "name"], ["wan", "netns", space]);
+        match condition {
+            None => ip(&[&left[..], &right].concat())?,
+            Some(_) => {
+                ip(&[&left[..], &[&inner[0]]].concat())?;
+                ip(&[&["link", "add", &inner[1], "type", "veth", "peer", "name"], &right[..]].concat())?;
+            }
+        }
         ip(&["-n", space, "link", "set", "wan", "address", &far_mac])?;
         let no_ipv6 = |port: &str| format!("echo 1 >/proc/sys/net/ipv6/conf/{port}/disable_ipv6 || true");
         ip(&["netns", "exec", space, "sh", "-c", &no_ipv6("wan")])?;
-        let _ = Command::new("sh").args(["-c", &no_ipv6(port)]).status();
+        for port in [port, &inner[0], &inner[1]] {
+            let _ = Command::new("sh").args(["-c", &no_ipv6(port)]).stderr(Stdio::null()).status();
+        }
         ip(&["addr", "add", &format!("{near}/24"), "dev", port])?;
         ip(&["-n", space, "addr", "add", &format!("{far}/24"), "dev", "wan"])?;
         ip(&["link", "set", port, "up", "gso_max_segs", "1"])?;
@@ -84,14 +102,34 @@ impl Network {
         ip(&["-n", space, "link", "set", "wan", "up", "gso_max_segs", "1"])?;
         ip(&["neigh", "replace", &far, "lladdr", &far_mac, "dev", port, "nud", "permanent"])?;
         ip(&["-n", space, "neigh", "replace", near, "lladdr", &mac, "dev", "wan", "nud", "permanent"])?;
+        if let Some(condition) = condition {
+            // The kernel leaves checksums to hardware, which is not there.
+            run_to_end(Command::new("ethtool").args(["-K", port, "tx", "off"]))?;
+            ip(&["netns", "exec", space, "ethtool", "-K", "wan", "tx", "off"])?;
+            for port in &inner {
+                ip(&["link", "set", port, "up"])?;
+            }
+            network.cable = Some(Cable::between([&inner[0], &inner[1]], condition)?);
+        }
         Ok(network)
     }
 
     /// Returns the command in this namespace.
-    fn within(&self, command: &Command) -> Command {
+    pub(super) fn within(&self, command: &Command) -> Command {
         let mut within = Command::new("ip");
         within.args(["netns", "exec", &self.namespace]).arg(command.get_program()).args(command.get_args());
         within
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Lets nothing pass any more, or all again, if there is a cable.
+    pub(super) fn cut(&self, is_cut: bool) {
+        if let Some(cable) = &self.cable {
+            cable.cut(is_cut);
+        }
     }
 
     fn passed(&self) -> Result<Passed, PerfError> {
@@ -147,7 +185,7 @@ impl Link {
         let folder = run.join(format!("link-{number}"));
         std::fs::create_dir_all(&folder).map_err(PerfError::io(format!("create {}", folder.display())))?;
         let unix = |name: &str| format!("unix://{}", folder.join(name).display());
-        let network = Network::new(number as u8)?;
+        let network = Network::new(number as u8, None)?;
         let url = format!("{scheme}://{}:{}", network.address, free_port()?);
         let mut hub = hub_at(programs, authority, &format!("hub-{number}"), &url)?;
         let hub = Process::start("hub", &folder, hub.args(["--listen", &unix("hub.sock")]))?;
@@ -194,6 +232,9 @@ fn quiet(network: &Network) -> Result<Passed, PerfError> {
 #[allow(clippy::print_stdout, reason = "the table is the output of the command")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let programs = Programs::at_or_built(options.programs.as_deref())?;
+    if options.far {
+        return far::run(&programs);
+    }
     let run = folder()?;
     let authority = Authority::new(run.path())?;
     let start = |number| Link::start(number, &programs, &authority, run.path());

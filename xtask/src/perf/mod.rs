@@ -11,8 +11,10 @@ use clap::{Args, Subcommand};
 use crate::authority::CertificateError;
 
 mod build;
+mod cable;
 mod chain;
 mod compare;
+mod far;
 mod hostile;
 mod hung;
 mod link;

@@ -8,6 +8,7 @@ use quinn::{ConnectionError, Endpoint, TransportErrorCode};
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
 use crate::link::address::host_and_port;
+use crate::link::description::EXPIRED;
 use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
 use crate::link::host::{addresses_of, pinned};
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind, Protection};
@@ -85,9 +86,9 @@ impl QuicDialer {
             .await
             .map_err(|error| handshake_failed(&self.address, explain(&error)))?;
         let credentials = if self.tls.verifies() { credentials(&connection) } else { Credentials::None };
-        let credentials = credentials
-            .unexpired(SystemTime::now())
-            .map_err(|cause| handshake_failed(&self.address, cause))?;
+        if credentials.have_expired(SystemTime::now()) {
+            return Err(handshake_failed(&self.address, EXPIRED));
+        }
         let mut io = QuicLink::start(connection.clone(), self.limits.max_frame).await?;
         // The server verifies the client's certificate only after this end has completed the handshake.
         if std::future::poll_fn(|cx| io.poll_greeted(cx)).await.is_err() {

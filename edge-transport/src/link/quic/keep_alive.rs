@@ -1,9 +1,9 @@
 //! Keep-alives of a dialing end after calls.
 //!
 //! The other end sends to the address from which this end last sent. If an address translator has changed this end's port,
-//! replies and requests are lost until this end sends a packet, and an end that waits for them sends nothing. Therefore this
-//! end sends often for some seconds after a call. Sending always would cost 40 MB per day and link: an idle link has only the
-//! session's pings.
+//! replies and requests are lost until this end sends a packet, and an end that waits for them sends nothing before the session's
+//! ping after 3 s. Therefore this end sends a few packets after a call, each after twice the time: such a change delays a reply
+//! about as long as the driver takes for it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,42 +11,40 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Interval of keep-alives after a call.
-const INTERVAL: Duration = Duration::from_millis(250);
-
-/// How long keep-alives continue after a frame of a call.
-const AFTER_CALL: Duration = Duration::from_secs(5);
+/// Time before the first keep-alive after a frame of a call, and longest time between two.
+const INTERVAL: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// The timer of keep-alives.
 pub(super) struct KeepAlive {
     timer: Pin<Box<Sleep>>,
-    until: Instant,
+    /// The time between the last keep-alive and the next. `None`: no more until the next frame of a call.
+    interval: Option<Duration>,
 }
 
 impl KeepAlive {
     pub(super) fn new() -> Self {
-        Self { timer: Box::pin(sleep(INTERVAL)), until: Instant::now() }
+        Self { timer: Box::pin(sleep(INTERVAL.0)), interval: None }
     }
 
-    /// Extends the keep-alives, because a frame of a call is sent.
+    /// Begins anew, because a frame of a call is sent.
     pub(super) fn on_call_frame(&mut self) {
-        let now = Instant::now();
-        self.until = now + AFTER_CALL;
-        if self.timer.is_elapsed() {
-            self.timer.as_mut().reset(now + INTERVAL);
+        let first = Instant::now() + INTERVAL.0;
+        if self.interval.replace(INTERVAL.0).is_none() || first < self.timer.deadline() {
+            self.timer.as_mut().reset(first);
         }
     }
 
     /// Ready when a keep-alive is due.
     pub(super) fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(interval) = self.interval else { return Poll::Pending };
         ready!(self.timer.as_mut().poll(cx));
-        let now = Instant::now();
-        if now > self.until {
-            return Poll::Pending;
+        let next = interval * 2;
+        self.interval = (next <= INTERVAL.1).then_some(next);
+        if self.interval.is_some() {
+            self.timer.as_mut().reset(Instant::now() + next);
+            // Registers the wake-up.
+            let _ = self.timer.as_mut().poll(cx);
         }
-        self.timer.as_mut().reset(now + INTERVAL);
-        // Registers the wake-up.
-        let _ = self.timer.as_mut().poll(cx);
         Poll::Ready(())
     }
 }
@@ -58,7 +56,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn sends_often_for_some_seconds_after_a_call() {
+    async fn sends_a_few_times_after_a_call() {
         let mut keep_alive = KeepAlive::new();
         let minute = Duration::from_secs(60);
         for _ in 0..2 {
@@ -68,8 +66,14 @@ mod tests {
             while tokio::time::timeout(minute, poll_fn(|cx| keep_alive.poll_due(cx))).await.is_ok() {
                 sent_after.push(called.elapsed());
             }
-            assert_eq!(sent_after.len(), 20, "{sent_after:?}");
-            assert!(sent_after.iter().all(|after| *after < AFTER_CALL + INTERVAL), "{sent_after:?}");
+            let expected = [250, 750, 1750, 3750].map(Duration::from_millis);
+            assert!(
+                sent_after
+                    .iter()
+                    .zip(expected)
+                    .all(|(sent, due)| sent.abs_diff(due) < Duration::from_millis(5))
+            );
+            assert_eq!(sent_after.len(), expected.len(), "{sent_after:?}");
         }
     }
 

@@ -14,6 +14,7 @@ use super::meter::MeteredStream;
 use super::stream::WsLink;
 use super::{GREETING, READ_BUFFER, TLS_READ_BUFFER, config, explain, handshake_failed, timed_out};
 use crate::link::address::host_and_port;
+use crate::link::description::EXPIRED;
 use crate::link::framed::FramedStream;
 use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
 use crate::link::host::{addresses_of, pinned};
@@ -96,7 +97,9 @@ impl WsDialer {
             Some([own, ..]) if verifies => Credentials::Certificate(peer_certificate(own)),
             _ => Credentials::None,
         };
-        let credentials = credentials.unexpired(SystemTime::now()).map_err(failed)?;
+        if credentials.have_expired(SystemTime::now()) {
+            return Err(failed(EXPIRED.to_owned()));
+        }
         let protection = Protection::of_tls(&credentials);
         let link = if stream.get_ref().1.alpn_protocol() == Some(LINK_PROTOCOL) {
             let greeting = stream.read_u8().await.map_err(|error| failed(tls_cause(&error)))?;
