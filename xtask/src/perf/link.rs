@@ -154,6 +154,10 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         let _ = ip(&["netns", "del", &self.namespace]);
+        // With a cable, the other end of this port is not in the namespace.
+        if self.cable.is_some() {
+            let _ = ip(&["link", "del", &self.port]);
+        }
     }
 }
 
