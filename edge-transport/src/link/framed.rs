@@ -259,6 +259,17 @@ mod tests {
         drop(far);
     }
 
+    /// A stream may keep what is written to it, as TLS does, until it is flushed.
+    #[tokio::test]
+    async fn flushes_the_buffer_of_its_stream() {
+        let (near, far) = tokio::io::duplex(1 << 20);
+        let mut sending = FramedStream::new(tokio::io::BufWriter::new(near), 1 << 20);
+        let mut receiving = FramedStream::new(far, 1 << 20);
+        sending.send(frame(1)).await.unwrap();
+        let received = futures_util::poll!(receiving.next());
+        assert!(matches!(received, Poll::Ready(Some(Ok(_)))), "{received:?}");
+    }
+
     struct Counting<'a, S> {
         io: &'a mut S,
         writes: &'a mut usize,
