@@ -1,6 +1,7 @@
 //! What a link says about itself: its kind, what protects its frames, and what the other end has proven.
 
 use std::fmt;
+use std::time::SystemTime;
 
 use super::PeerCertificate;
 use crate::name::PeerId;
@@ -26,11 +27,18 @@ pub enum Credentials {
 #[cfg(any(feature = "ws", feature = "quic"))]
 pub(super) const EXPIRED: &str = "the certificate that the TLS session began with has expired: renew it";
 
-#[cfg(any(feature = "ws", feature = "quic"))]
 impl Credentials {
+    /// When they end, if they are a certificate and that is readable.
+    pub(crate) const fn end(&self) -> Option<SystemTime> {
+        match self {
+            Self::Certificate(own) => own.expires,
+            _ => None,
+        }
+    }
+
     /// Whether they are a certificate that has expired. TLS verifies it when a session begins, which may be resumed later.
-    pub(super) fn have_expired(&self, now: std::time::SystemTime) -> bool {
-        matches!(self, Self::Certificate(own) if own.expires.is_some_and(|end| end <= now))
+    pub(crate) fn have_expired(&self, now: SystemTime) -> bool {
+        self.end().is_some_and(|end| end <= now)
     }
 }
 
@@ -134,10 +142,9 @@ impl From<PeerId> for Credentials {
 mod tests {
     use super::*;
 
-    #[cfg(any(feature = "ws", feature = "quic"))]
     #[test]
     fn certificate_counts_until_its_end() {
-        let end = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000);
+        let end = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000);
         let of = |expires| {
             let mut own = PeerCertificate::from(Vec::new());
             own.expires = expires;

@@ -138,9 +138,9 @@ impl Authentication {
         claimed: &PeerId,
         now: SystemTime,
     ) -> Option<CloseReason> {
-        let cause = match end_of(credentials) {
-            Some(end) if end <= now => Some("its certificate has expired"),
-            _ => self.denied(credentials, claimed),
+        let cause = match credentials.have_expired(now) {
+            true => Some("its certificate has expired"),
+            false => self.denied(credentials, claimed),
         };
         cause.map(|cause| CloseReason::Unauthenticated { claimed: claimed.clone(), cause: cause.to_owned() })
     }
@@ -192,14 +192,6 @@ impl Authentication {
     #[allow(clippy::unused_self, reason = "a deny list needs TLS")]
     const fn denied(&self, _: &Credentials, _: &PeerId) -> Option<&'static str> {
         None
-    }
-}
-
-/// When the certificate expires that the credentials are, if they are one.
-pub(super) const fn end_of(credentials: &Credentials) -> Option<SystemTime> {
-    match credentials {
-        Credentials::Certificate(own) => own.expires,
-        _ => None,
     }
 }
 

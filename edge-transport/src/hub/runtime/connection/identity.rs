@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::super::auth::{Recheck, end_of};
+use super::super::auth::Recheck;
 use super::{Connection, check_timeout};
 use crate::frame_io::now;
 use crate::name::PeerId;
@@ -45,7 +45,7 @@ impl Connection {
         let authentication = &self.shared.authentication;
         let (credentials, time) = (self.io.link().credentials(), (authentication.wall_clock)());
         let reason = authentication.revoked(credentials, peer, time);
-        self.expires = end_of(credentials).and_then(|end| expected_at(end, time, now()));
+        self.expires = credentials.end().and_then(|end| expected_at(end, time, now()));
         reason
     }
 
