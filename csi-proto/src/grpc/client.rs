@@ -57,18 +57,21 @@ impl Client {
     /// # Errors
     /// If there is no response; the error reports whether the request may have been sent.
     pub async fn send(&self, request: Request) -> Result<Response, CallError> {
-        let first = self.connection().await?.send(request.clone()).await;
-        match first {
-            Err(CallError::Closed(_) | CallError::Refused(_)) => self.connection().await?.send(request).await,
+        // What is seldom needed is boxed: every call would carry it in its future, which is moved several times.
+        let connection = match self.current() {
+            Some(connection) => connection,
+            None => Box::pin(self.dial()).await?,
+        };
+        match connection.send(request.clone()).await {
+            Err(CallError::Closed(_) | CallError::Refused(_)) => {
+                Box::pin(async { self.dial().await?.send(request).await }).await
+            }
             ended => ended,
         }
     }
 
     /// Returns the open connection, or a new one that concurrent callers share.
-    async fn connection(&self) -> Result<Connection, ConnectError> {
-        if let Some(connection) = self.current() {
-            return Ok(connection);
-        }
+    async fn dial(&self) -> Result<Connection, ConnectError> {
         let _dialing = self.dialing.lock().await;
         if let Some(connection) = self.current() {
             return Ok(connection);

@@ -218,6 +218,13 @@ impl Dispatcher {
             Some(decision) => return answer_without_run(id, &identity, decision),
             None => {}
         }
+        // Boxed, since otherwise every call would carry this part of the future.
+        Box::pin(self.wait_and_run(identity, call, waiting)).await
+    }
+
+    /// Waits until a call may run, or until the operation that it joined has ended.
+    async fn wait_and_run(&self, identity: Identity, call: Call, waiting: Waiting) -> Result<Replies, Fault> {
+        let id = call.id;
         let (driver, method) = (identity.driver(), identity.method());
         if waiting.is_queued() {
             tracing::debug!(call = %id, %driver, %method, "queued behind another operation on the same volume");

@@ -156,23 +156,26 @@ async fn serve_call(
         let body = request_message(Messages::new(body, MAX_REQUEST)).await?;
         Ok::<_, Outcome>(InboundCall { method, metadata, body, end, abandoned: abandoned.clone() })
     };
-    let mut answer = pin!(async {
-        let mut replies = match inbound.await {
-            Ok(inbound) => service.answer(inbound).await,
-            Err(outcome) => Replies::outcome(outcome),
-        };
-        let first = replies.next().await;
-        (first, replies)
-    });
-    let (first, replies) = tokio::select! {
-        biased;
-        answer = &mut answer => answer,
-        fault = &mut wait_end => {
-            // Set before `answer` is dropped, which logs this reason.
-            abandoned.because(&fault);
-            return send_trailers_only(&mut respond, &fault.into());
+    let (first, replies) = {
+        // Ends with this block: the messages are sent in its place in the future.
+        let mut answer = pin!(async {
+            let mut replies = match inbound.await {
+                Ok(inbound) => service.answer(inbound).await,
+                Err(outcome) => Replies::outcome(outcome),
+            };
+            let first = replies.next().await;
+            (first, replies)
+        });
+        tokio::select! {
+            biased;
+            answer = &mut answer => answer,
+            fault = &mut wait_end => {
+                // Set before `answer` is dropped, which logs this reason.
+                abandoned.because(&fault);
+                return send_trailers_only(&mut respond, &fault.into());
+            }
+            _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
         }
-        _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
     };
     match first {
         Some(Reply::Message(message)) => {

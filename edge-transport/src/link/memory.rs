@@ -125,35 +125,51 @@ struct MemoryDialer {
     listener: LinkSender,
     name: String,
     max_frame: usize,
-    proven_name: Option<PeerId>,
+    proof: Proof,
+}
+
+/// What the dialing end proves.
+enum Proof {
+    None,
+    Name(PeerId),
+    /// That it is the hub itself.
+    OfHub(PeerId),
 }
 
 /// Creates a listener whose links prove this name, for the peer of a hub's own services.
-pub(crate) fn listen_proven(name: PeerId, max_frame: usize) -> (Box<dyn Listener>, Arc<dyn Dialer>) {
-    ends(name.as_str(), max_frame, Some(name.clone()))
+pub(crate) fn listen_of_hub(name: PeerId, max_frame: usize) -> (Box<dyn Listener>, Arc<dyn Dialer>) {
+    ends(name.as_str(), max_frame, Proof::OfHub(name.clone()))
+}
+
+/// Creates a listener and its dialer, whose links prove this name to the hub as a certificate for it would. Keep the dialer
+/// in the component that is this peer.
+#[must_use]
+pub fn listen_proven(name: &PeerId, max_frame: usize) -> (Box<dyn Listener>, Arc<dyn Dialer>) {
+    ends(name.as_str(), max_frame, Proof::Name(name.clone()))
 }
 
 /// Creates a listener and its dialer. The name is for logs. Dialing fails once the listener is dropped.
 #[must_use]
 pub fn listen(name: impl AsRef<str>, max_frame: usize) -> (Box<dyn Listener>, Arc<dyn Dialer>) {
-    ends(name.as_ref(), max_frame, None)
+    ends(name.as_ref(), max_frame, Proof::None)
 }
 
-fn ends(name: &str, max_frame: usize, proven_name: Option<PeerId>) -> (Box<dyn Listener>, Arc<dyn Dialer>) {
+fn ends(name: &str, max_frame: usize, proof: Proof) -> (Box<dyn Listener>, Arc<dyn Dialer>) {
     let name = format!("memory:{name}");
     let (sender, listener) = queue(LinkKind::MEMORY, name.clone(), BACKLOG);
-    (listener, Arc::new(MemoryDialer { listener: sender, name, max_frame, proven_name }))
+    (listener, Arc::new(MemoryDialer { listener: sender, name, max_frame, proof }))
 }
 
 #[async_trait::async_trait]
 impl Dialer for MemoryDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
-        let (near, far) = match &self.proven_name {
-            Some(name) => {
+        let (near, far) = match &self.proof {
+            Proof::None => pair(self.max_frame),
+            Proof::Name(name) => pair_with(self.max_frame, name.clone().into()),
+            Proof::OfHub(name) => {
                 let (near, far) = pair_with(self.max_frame, name.clone().into());
                 (near, far.of_hub())
             }
-            None => pair(self.max_frame),
         };
         let incoming = Incoming::new(std::future::ready(Ok(far)));
         self.listener.send(incoming).await.map_err(|_| LinkError::Handshake {

@@ -60,7 +60,7 @@ pub fn verify_client(
     for authority in certificates(authorities)? {
         roots.add(authority).map_err(ChainError::Authority)?;
     }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?;
     let (own, intermediates) = chain.split_first().ok_or(ChainError::Empty)?;
     let now = UnixTime::since_unix_epoch(now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());

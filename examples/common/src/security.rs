@@ -15,7 +15,7 @@ use crate::process::Fatal;
 const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The security options of the clients: the agent and the proxy.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub struct ClientSecurity {
     /// PEM file with this peer's certificate chain; its name is the peer's name at the hub
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]

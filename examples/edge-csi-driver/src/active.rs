@@ -19,7 +19,7 @@ use edge_csi_common::status::{Fact, Status, StatusServer};
 /// An active proxy.
 #[derive(Debug)]
 pub(super) struct Active {
-    page: Page,
+    pub(super) page: Page,
     server: Option<StatusServer>,
     /// The socket that a standby has served.
     serving: Option<Serving>,
@@ -34,7 +34,7 @@ impl Active {
         signals: &mut Signals,
     ) -> Result<Option<Self>, Fatal> {
         match options.placements {
-            PlacementsOption::Redb => Ok(Some(Self::new())),
+            PlacementsOption::Redb => Ok(Some(Self::from_the_start())),
             PlacementsOption::Kubernetes if options.route != Some(Route::Topology) => Err(Fatal::Input(
                 "--placements kubernetes is for a route by topology: give --route topology too".to_owned(),
             )),
@@ -42,7 +42,8 @@ impl Active {
         }
     }
 
-    fn new() -> Self {
+    /// A proxy without a standby.
+    pub(super) fn from_the_start() -> Self {
         Self {
             page: Page::default(),
             server: None,
@@ -73,7 +74,7 @@ impl Active {
         // The name of an object has no capital letters.
         let name = format!("edge-csi-{}", driver.as_str().to_ascii_lowercase());
         let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "edge-csi-driver".to_owned());
-        let mut active = Self::new();
+        let mut active = Self::from_the_start();
         active.serve_page(options).await?;
         let serving = Endpoint::standby(driver.clone()).serve(options.endpoint.clone()).await;
         let serving = serving.map_err(Fatal::runtime)?;
@@ -185,7 +186,7 @@ impl TermSource for Terms {
 
 /// The status page: of a standby, then of the active proxy.
 #[derive(Debug, Clone, Default)]
-struct Page(Arc<OnceLock<CsiDriverStatus>>);
+pub(super) struct Page(pub(super) Arc<OnceLock<CsiDriverStatus>>);
 
 impl Status for Page {
     fn name(&self) -> &'static str {

@@ -89,17 +89,27 @@ impl Status for CsiDriverStatus {
 
     fn publish_metrics(&self) {
         uplink::publish_metrics(&self.hubs, &self.files);
-        metrics::gauge!("edge_csi_contested_nodes").set(self.reachability.contested().len() as f64);
-        let nodes = self.decommissioned_nodes.nodes();
-        let connected = nodes.iter().filter(|(_, connected)| *connected).count();
-        metrics::gauge!("edge_csi_decommissioned_nodes").set(nodes.len() as f64);
-        let conflicts = self.destination.claim_conflicts();
-        metrics::gauge!("edge_csi_quarantined_nodes").set(conflicts.len() as f64);
+        for (name, value) in self.gauges() {
+            metrics::gauge!(name).set(value as f64);
+        }
+    }
+}
+
+impl CsiDriverStatus {
+    /// Returns the gauges of the driver's nodes and placements. Those of several drivers add up.
+    pub(super) fn gauges(&self) -> [(&'static str, usize); 7] {
+        let decommissioned = self.decommissioned_nodes.nodes();
+        let connected = decommissioned.iter().filter(|(_, connected)| *connected).count();
         let disputed: usize = self.destination.disputed_ids().iter().map(|(_, ids)| ids).sum();
-        metrics::gauge!("edge_csi_disputed_ids").set(disputed as f64);
-        metrics::gauge!("edge_csi_damaged_placements").set(self.destination.damaged_names().len() as f64);
-        metrics::gauge!("edge_csi_refusing_nodes").set(self.relay.refusing_nodes().len() as f64);
-        metrics::gauge!("edge_csi_decommissioned_nodes_connected").set(connected as f64);
+        [
+            ("edge_csi_contested_nodes", self.reachability.contested().len()),
+            ("edge_csi_decommissioned_nodes", decommissioned.len()),
+            ("edge_csi_decommissioned_nodes_connected", connected),
+            ("edge_csi_quarantined_nodes", self.destination.claim_conflicts().len()),
+            ("edge_csi_disputed_ids", disputed),
+            ("edge_csi_damaged_placements", self.destination.damaged_names().len()),
+            ("edge_csi_refusing_nodes", self.relay.refusing_nodes().len()),
+        ]
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(clippy::exhaustive_enums, clippy::exhaustive_structs, reason = "not published")]
 
+mod drivers;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
 mod listeners;
@@ -19,6 +20,8 @@ use edge_transport::hub::{DenyList, Hub, HubBuilder, Rules};
 use edge_transport::reload::FileWatch;
 use tokio::task::JoinSet;
 
+use self::drivers::Drivers;
+pub use self::drivers::{DriverOption, InvalidDriverOption};
 #[cfg(feature = "kubernetes")]
 pub use self::kubernetes::{InvalidSigner, KubernetesAccess, NodeSigner};
 pub use self::options::HubOptions;
@@ -65,7 +68,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         builder = builder.deny(list);
     }
     let watch = Arc::new(watch);
-    builder = with_policy(builder, &options).presence();
+    builder = with_policy(builder, &options)?.presence();
     for listener in listeners {
         builder = builder.listener(trace::traced(listener));
     }
@@ -78,15 +81,18 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
         }
         None => None,
     };
+    let (drivers, builder) = Drivers::listen(&options.driver, builder)?;
     let hub = builder.start().map_err(Fatal::input)?;
     spawn_reload(&watch);
     for address in hub.addresses() {
         tracing::info!("listening on {address}");
     }
+    let drivers = drivers.start(&options.state_dir, options.drain_timeout).await?;
     let draining = Arc::new(AtomicBool::new(false));
     let status = HubStatus {
         hub: hub.clone(),
         files: watch,
+        drivers: drivers.status.clone(),
         draining: Arc::clone(&draining),
         #[cfg(feature = "kubernetes")]
         kubernetes: kubernetes.clone(),
@@ -103,7 +109,10 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     if let Some(kubernetes) = &kubernetes {
         kubernetes.stop();
     }
-    signals.drain(signal, hub.drain("the hub is shutting down")).await;
+    let drain = async {
+        tokio::join!(drivers.drain(), hub.drain("the hub is shutting down"));
+    };
+    signals.drain(signal, drain).await;
     presence.abort();
     drop(commands);
     Ok(())
@@ -111,12 +120,15 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
 
 /// Sets the policy of the hub. A certificate proves a name, not a right to call: a node must not reach the drivers
 /// of other nodes.
-fn with_policy(builder: HubBuilder, options: &HubOptions) -> HubBuilder {
+fn with_policy(builder: HubBuilder, options: &HubOptions) -> Result<HubBuilder, Fatal> {
     if !options.allow.is_empty() {
         let rules = options.allow.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         tracing::info!(rules, "only calls that match --allow are forwarded");
-        return builder.policy(AllowRule::policy(&options.allow));
+        let own: Result<Vec<AllowRule>, _> =
+            drivers::rules(&options.driver).map(|rule| rule.parse()).collect();
+        let rules = [&options.allow[..], &own.map_err(Fatal::input)?].concat();
+        return Ok(builder.policy(AllowRule::policy(&rules)));
     }
     tracing::info!("no --allow: peers that offer services cannot call, all others can");
-    builder.policy(Rules::clients_only())
+    Ok(builder.policy(Rules::clients_only()))
 }

@@ -13,6 +13,8 @@ use edge_csi_common::security::HubSecurity;
 use edge_csi_common::uplink::DEFAULT_HUB;
 use edge_csi_common::values::{ListenUrl, duration, listen_address};
 
+use super::drivers::DriverOption;
+
 /// Forwards CSI calls between proxies in the cloud and agents at the edge.
 ///
 /// wss and quic listeners need certificates (--tls-cert, --tls-key, and --client-ca or --tokens) and rules (--allow). All of them
@@ -71,6 +73,16 @@ pub struct HubOptions {
     #[cfg(feature = "kubernetes")]
     #[arg(long, requires = "node_signer")]
     pub node_signer_has_own_ca: bool,
+
+    /// Driver whose CSI socket (mode 0600) the hub serves itself, in place of an edge-csi-driver, as NAME=unix:///PATH: new
+    /// volumes go to a node by their topology. With NAME@NODE=unix:///PATH every call goes to that node. May be repeated
+    #[arg(long, value_name = "NAME=URL")]
+    pub driver: Vec<DriverOption>,
+
+    /// Directory for the state of each --driver and the socket of its commands (edge-csi-driver decommission NODE
+    /// --state-dir DIR/NAME); created if missing
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/edge-csi/hub")]
+    pub state_dir: PathBuf,
 
     /// Threads that carry calls. Each call costs more on several, so give more than one only where one has no time left
     #[arg(long, value_name = "N", default_value = "1")]

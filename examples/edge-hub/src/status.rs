@@ -11,6 +11,7 @@ use edge_transport::reload::FileWatch;
 use super::kubernetes::Kubernetes;
 use super::presence_log::names;
 use edge_csi_common::status::{Fact, Status};
+use edge_csi_driver::InProcessStatus;
 
 /// The maximum number of peers on the page; the count includes all peers.
 const PEERS_SHOWN: usize = 200;
@@ -31,6 +32,7 @@ fn check_listeners(failed: &[String]) -> Result<(), String> {
 pub(super) struct HubStatus {
     pub(super) hub: Hub,
     pub(super) files: Arc<FileWatch>,
+    pub(super) drivers: InProcessStatus,
     /// Whether the hub drains, which means that it accepts no new links.
     pub(super) draining: Arc<AtomicBool>,
     #[cfg(feature = "kubernetes")]
@@ -84,6 +86,7 @@ impl Status for HubStatus {
         facts.extend(counts.map(|(name, value)| Fact::new(name, value)));
         #[cfg(feature = "kubernetes")]
         facts.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.facts()));
+        facts.extend(self.drivers.facts());
         let mut peers = self.hub.peers();
         peers.sort_by(|one, other| one.peer.cmp(&other.peer));
         facts.extend(
@@ -98,6 +101,7 @@ impl Status for HubStatus {
     fn publish_metrics(&self) {
         self.hub.stats().publish();
         self.files.publish(SystemTime::now());
+        self.drivers.publish_metrics();
         #[cfg(feature = "kubernetes")]
         if let Some(kubernetes) = &self.kubernetes {
             kubernetes.publish_metrics();
@@ -137,6 +141,7 @@ mod tests {
         let status = HubStatus {
             hub: builder.start().unwrap(),
             files: Arc::new(FileWatch::new()),
+            drivers: InProcessStatus::default(),
             draining: Arc::default(),
             #[cfg(feature = "kubernetes")]
             kubernetes: None,
@@ -160,6 +165,7 @@ mod tests {
         let status = HubStatus {
             hub: Hub::builder().listener(Box::new(listener)).start().unwrap(),
             files: Arc::new(FileWatch::new()),
+            drivers: InProcessStatus::default(),
             draining: Arc::default(),
             #[cfg(feature = "kubernetes")]
             kubernetes: None,

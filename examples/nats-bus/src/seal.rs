@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
-use aws_lc_rs::error::Unspecified;
 use bytes::Bytes;
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::error::Unspecified;
+use ring::rand::{SystemRandom, generate};
 
 /// The length of a key in bytes.
 pub const KEY_LEN: usize = 32;
@@ -13,7 +14,7 @@ pub const KEY_LEN: usize = 32;
 ///
 /// Not hidden: subjects, sizes and times. Not prevented: that a payload is lost, or delivered again later; the dispatcher
 /// begins a call once. Each holder of the key can send as any other.
-pub struct Seal(Option<RandomizedNonceKey>);
+pub struct Seal(Option<LessSafeKey>);
 
 impl Seal {
     /// Passes payloads as they are, for a server that you trust.
@@ -27,7 +28,7 @@ impl Seal {
     /// # Errors
     /// Never for a key of this length.
     pub fn with_key(key: &[u8; KEY_LEN]) -> Result<Self, Unspecified> {
-        Ok(Self(Some(RandomizedNonceKey::new(&AES_256_GCM, key)?)))
+        Ok(Self(Some(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, key)?))))
     }
 
     /// Seals a payload: a random nonce, the ciphertext, and its tag.
@@ -36,9 +37,11 @@ impl Seal {
     /// If the system has no random numbers.
     pub fn seal(&self, subject: &str, payload: Bytes) -> Result<Bytes, Unspecified> {
         let Some(key) = &self.0 else { return Ok(payload) };
+        // Random nonces: a key may seal 2^32 payloads (NIST SP 800-38D, section 8.3).
+        let nonce: [u8; NONCE_LEN] = generate(&SystemRandom::new())?.expose();
         let mut sealed = Vec::from(payload);
-        let nonce = key.seal_in_place_append_tag(Aad::from(subject), &mut sealed)?;
-        Ok([&nonce.as_ref()[..], &sealed].concat().into())
+        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(subject), &mut sealed)?;
+        Ok([&nonce[..], &sealed].concat().into())
     }
 
     /// Opens a sealed payload.

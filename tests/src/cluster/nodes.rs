@@ -34,7 +34,14 @@ impl MultiNodeCluster {
     /// # Panics
     /// If a process does not start.
     pub async fn start(kind: LinkKind, nodes: &[&str]) -> Self {
-        let mut cluster = TestCluster::empty(kind);
+        Self::start_in(TestCluster::empty(kind), nodes).await
+    }
+
+    /// Starts the hub of this cluster and these nodes, and waits until the hub is ready.
+    ///
+    /// # Panics
+    /// If a process does not start.
+    pub async fn start_in(mut cluster: TestCluster, nodes: &[&str]) -> Self {
         cluster.start_hub().await.unwrap_or_else(|error| panic!("{error}"));
         let mut all = Self { nodes: BTreeMap::new(), cluster };
         nodes.iter().for_each(|node| all.add_node(node).unwrap_or_else(|error| panic!("{node}: {error}")));

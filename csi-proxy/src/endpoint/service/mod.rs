@@ -150,7 +150,8 @@ impl EndpointService {
                 Role::Active(..) => self.settings.startup_timeout.min(time_left(inbound.end)),
                 Role::Standby(_) => Duration::ZERO,
             };
-            return self.driver_info.answer(self.node(), question, wait).await;
+            // Boxed for the same reason as the route by topology.
+            return Box::pin(self.driver_info.answer(self.node(), question, wait)).await;
         }
         if inbound.method.service() == NODE_SERVICE && !self.settings.relay_node_calls {
             let text =

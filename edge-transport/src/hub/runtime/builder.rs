@@ -315,7 +315,7 @@ fn local_peer(
     services: HashMap<ServiceName, Arc<dyn Service>>,
 ) -> Result<Peer, StartError> {
     let max_frame = shared.settings.session.max_frame;
-    let (listener, dialer) = memory::listen_proven(local.clone(), max_frame);
+    let (listener, dialer) = memory::listen_of_hub(local.clone(), max_frame);
     shared.tasks.spawn(accept_loop(listener, Arc::clone(shared)));
     let mut settings = PeerSettings { session: shared.settings.session.clone(), ..PeerSettings::default() };
     settings.session.max_inbound_calls = shared.settings.max_peers.saturating_mul(2);

@@ -3,7 +3,7 @@
 //! Whatever is not named here is refused, so that no other reading of the same bytes can find more in them.
 
 use rustls_pki_types::SignatureVerificationAlgorithm;
-use webpki::aws_lc_rs::{ECDSA_P256_SHA256, ED25519};
+use webpki::ring::{ECDSA_P256_SHA256, ED25519};
 
 use super::der::{Element, Reader, only, tag};
 use crate::kubernetes::node_name::NodeName;
