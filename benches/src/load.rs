@@ -100,6 +100,24 @@ pub struct Figures {
     pub p999: f64,
 }
 
+impl Figures {
+    /// Computes the figures from the latencies, in nanoseconds, of the calls that were answered with OK.
+    #[must_use]
+    pub fn of(in_flight: usize, length: Duration, errors: u64, latencies: &Histogram<u64>) -> Self {
+        let micros = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
+        let calls = latencies.len();
+        Self {
+            in_flight,
+            calls,
+            errors,
+            rate: if length.is_zero() { 0.0 } else { calls as f64 / length.as_secs_f64() },
+            p50: micros(0.5),
+            p99: micros(0.99),
+            p999: micros(0.999),
+        }
+    }
+}
+
 /// The load to generate.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
@@ -205,17 +223,14 @@ async fn callers(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
         all.errors += tally.errors;
         all.latencies += tally.latencies;
     }
-    let micros = |quantile| all.latencies.value_at_quantile(quantile) as f64 / 1e3;
-    let calls = all.latencies.len();
-    Ok(Figures {
-        in_flight: plan.in_flight,
-        calls,
-        errors: all.errors,
-        rate: if plan.length.is_zero() { 0.0 } else { calls as f64 / plan.length.as_secs_f64() },
-        p50: micros(0.5),
-        p99: micros(0.99),
-        p999: micros(0.999),
-    })
+    Ok(Figures::of(plan.in_flight, plan.length, all.errors, &all.latencies))
+}
+
+/// Returns an empty histogram of latencies in nanoseconds.
+#[must_use]
+#[allow(clippy::expect_used, reason = "the bounds are constants that the histogram accepts")]
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, MAX_LATENCY_NANOS, 3).expect("valid bounds")
 }
 
 struct Tally {
@@ -224,12 +239,8 @@ struct Tally {
 }
 
 impl Tally {
-    #[allow(clippy::expect_used, reason = "the bounds are constants that the histogram accepts")]
     fn new() -> Self {
-        Self {
-            latencies: Histogram::new_with_bounds(1, MAX_LATENCY_NANOS, 3).expect("valid bounds"),
-            errors: 0,
-        }
+        Self { latencies: histogram(), errors: 0 }
     }
 }
 

@@ -41,6 +41,7 @@ impl Programs {
             "edge-agent",
             "edge-csi-driver",
             "hostpath-driver",
+            "bare",
             "bench-driver",
             "load",
             "idle-sessions",
@@ -76,6 +77,11 @@ impl Programs {
     /// Returns the programs in a folder; without one, builds them.
     pub(super) fn at_or_built(folder: Option<&Path>) -> Result<Self, PerfError> {
         folder.map_or_else(|| Self::build(false), |folder| Ok(Self::at(folder)))
+    }
+
+    /// Returns the folder of the binaries.
+    pub(super) fn folder(&self) -> &Path {
+        &self.rust
     }
 
     /// Returns a command for a binary of this workspace.

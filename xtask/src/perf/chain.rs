@@ -22,6 +22,10 @@ pub(super) enum Kind {
     Direct,
     /// Proxy, hub and agent; the agent dials the hub over this transport, the proxy over a unix socket.
     Relay(HubTransport),
+    /// Hub and agent; the hub serves the driver's socket itself.
+    HubDriver,
+    /// Three processes that forward the bytes of the calls over the same kinds of sockets as a relay over wss.
+    Bare,
     /// The library mwitkow/grpc-proxy twice, with plain TCP between.
     GrpcProxy,
     /// Endpoint and dispatcher of csi-proxy, with a NATS server and plain TCP between.
@@ -41,11 +45,13 @@ pub(super) enum HubTransport {
 
 impl Kind {
     /// Every chain of the table, the baseline first.
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Direct,
+        Self::Bare,
         Self::Relay(HubTransport::Uds),
         Self::Relay(HubTransport::Wss),
         Self::Relay(HubTransport::Quic),
+        Self::HubDriver,
         Self::GrpcProxy,
         Self::Nats,
     ];
@@ -57,6 +63,8 @@ impl Kind {
             Self::Relay(HubTransport::Uds) => "hub, uds + uds",
             Self::Relay(HubTransport::Wss) => "hub, uds + wss",
             Self::Relay(HubTransport::Quic) => "hub, uds + quic",
+            Self::HubDriver => "hub with --driver, wss",
+            Self::Bare => "bare chain, uds + TLS",
             Self::GrpcProxy => "grpc-proxy chain",
             Self::Nats => "NATS relay",
         }
@@ -68,6 +76,8 @@ impl Kind {
             Self::Relay(HubTransport::Uds) => "uds",
             Self::Relay(HubTransport::Wss) => "wss",
             Self::Relay(HubTransport::Quic) => "quic",
+            Self::HubDriver => "hubdriver",
+            Self::Bare => "bare",
             Self::GrpcProxy => "grpcproxy",
             Self::Nats => "nats",
         }
@@ -185,6 +195,34 @@ impl Builder<'_> {
         Ok(url)
     }
 
+    /// Starts a hub that serves the driver's socket, and an agent. Returns the URL that the agent dials.
+    fn hub_driver(&mut self, authority: &Authority) -> Result<String, PerfError> {
+        let url = format!("wss://127.0.0.1:{}", free_port()?);
+        let mut hub = hub_at(self.programs, authority, "hub", &url)?;
+        hub.args(["--driver", &format!("{DRIVER}@edge-1={}", self.unix("csi.sock"))]);
+        self.start("hub", hub.arg("--state-dir").arg(self.path("state")))?;
+        let mut agent = agent_of(self.programs, authority, "edge-1", &url, &self.unix("driver.sock"))?;
+        self.start("agent", agent.arg("--state-dir").arg(self.path("agent")))?;
+        Ok(url)
+    }
+
+    /// Starts what forwards bytes from the client's socket to a driver that speaks no gRPC, over a unix socket, a unix socket and
+    /// TLS, and a unix socket.
+    fn bare(&mut self, authority: &Authority) -> Result<(), PerfError> {
+        let between = format!("127.0.0.1:{}", free_port()?);
+        let [near, middle, far] = ["csi.sock", "hub.sock", "bare.sock"].map(|name| self.path(name));
+        self.start("bare driver", self.programs.rust("bare").args(["driver", "--socket"]).arg(&far))?;
+        let mut agent = self.programs.rust("bare");
+        agent.args(["forward", "from-tls", &between]).arg(&far);
+        let files = authority.issue("agent", &["localhost"], Usage::Server)?;
+        self.start("agent", agent.args([&files.certificate, &files.key, &authority.root()]))?;
+        let mut hub = self.programs.rust("bare");
+        hub.args(["forward", "to-tls"]).arg(&middle).arg(&between);
+        let files = authority.issue("hub", &["hub"], Usage::Client)?;
+        self.start("hub", hub.args([&files.certificate, &files.key, &authority.root()]))?;
+        self.start("proxy", self.programs.rust("bare").args(["forward", "unix"]).args([&near, &middle]))
+    }
+
     fn grpc_proxy(&mut self) -> Result<(), PerfError> {
         let between = format!("127.0.0.1:{}", free_port()?);
         let (near, far) = (self.path("csi.sock"), self.path("driver.sock"));
@@ -256,6 +294,8 @@ impl Chain {
         match kind {
             Kind::Direct => {}
             Kind::Relay(transport) => hub_url = builder.relay(transport, authority, hub_options)?,
+            Kind::HubDriver => hub_url = builder.hub_driver(authority)?,
+            Kind::Bare => builder.bare(authority)?,
             Kind::GrpcProxy => builder.grpc_proxy()?,
             Kind::Nats => builder.nats()?,
         }
@@ -269,7 +309,7 @@ impl Chain {
     fn wait_until_ready(&self, programs: &Programs, logs: &Path) -> Result<(), PerfError> {
         let started = Instant::now();
         while started.elapsed() < READY_TIMEOUT {
-            if load(programs, &self.endpoint, 1, 0.05).is_ok() {
+            if self.load(programs, 1, 0.05).is_ok() {
                 return Ok(());
             }
             pause(Duration::from_millis(100));
@@ -280,6 +320,22 @@ impl Chain {
             seconds: READY_TIMEOUT.as_secs(),
             logs: logs.to_owned(),
         })
+    }
+
+    /// Runs the load generator once, with `in_flight` callers that create volumes.
+    pub(super) fn load(
+        &self,
+        programs: &Programs,
+        in_flight: usize,
+        seconds: f64,
+    ) -> Result<Figures, PerfError> {
+        if self.kind != Kind::Bare {
+            return load(programs, &self.endpoint, in_flight, seconds);
+        }
+        let mut command = programs.rust("bare");
+        command.args(["load", "--socket", self.endpoint.trim_start_matches("unix://")]);
+        command.args(["--in-flight", &in_flight.to_string(), "--seconds", &seconds.to_string()]);
+        figures(command, format!("bare load --socket {}", self.endpoint))
     }
 
     /// Returns the process of this name.
@@ -333,15 +389,19 @@ impl Load {
         if self.beside_hung {
             command.arg("--beside-hung");
         }
-        let shown = format!("load --endpoint {endpoint}");
-        let output = command.output().map_err(PerfError::io(shown.clone()))?;
-        if !output.status.success() {
-            let output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(PerfError::Command { command: shown, output });
-        }
-        let line = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-        serde_json::from_str(&line).map_err(|source| PerfError::Figures { command: shown, line, source })
+        figures(command, format!("load --endpoint {endpoint}"))
     }
+}
+
+/// Runs a load generator, and reads its figures.
+fn figures(mut command: Command, shown: String) -> Result<Figures, PerfError> {
+    let output = command.output().map_err(PerfError::io(shown.clone()))?;
+    if !output.status.success() {
+        let output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(PerfError::Command { command: shown, output });
+    }
+    let line = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    serde_json::from_str(&line).map_err(|source| PerfError::Figures { command: shown, line, source })
 }
 
 /// Runs the load generator once, with `in_flight` callers that create volumes.

@@ -24,6 +24,9 @@ pub(super) struct Options {
     /// Number of concurrent callers whose calls do not hang.
     #[arg(long, default_value_t = 100)]
     in_flight: usize,
+    /// Folder with release binaries, instead of building them.
+    #[arg(long, value_name = "DIR")]
+    programs: Option<std::path::PathBuf>,
 }
 
 const CHAINS: [Kind; 4] = [
@@ -50,7 +53,7 @@ struct Round {
 
 /// Measures and prints the table.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
-    let programs = Programs::build(false)?;
+    let programs = Programs::at_or_built(options.programs.as_deref())?;
     let run = folder()?;
     let authority = Authority::new(run.path())?;
     let chains = CHAINS.map(|kind| Chain::start(kind, &programs, run.path(), &authority));

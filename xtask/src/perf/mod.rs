@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 
 use crate::authority::CertificateError;
 
+mod all;
 mod build;
 mod cable;
 mod chain;
@@ -35,6 +36,8 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Measurement {
+    /// Every table, of this commit and of another one in turn: the ratio of each figure with its 95 % interval. Link needs root.
+    All(all::Options),
     /// Two builds of the relay in turn: the ratio of their rates with its 95 % interval.
     Compare(compare::Options),
     /// The hub under hostile connections: its memory, the admission of another agent, and the rate of its callers.
@@ -128,6 +131,7 @@ impl PerfError {
 /// Builds the programs, measures, and prints the results.
 pub(crate) fn run(options: &Options) -> Result<(), PerfError> {
     match &options.measurement {
+        Measurement::All(options) => all::run(options),
         Measurement::Compare(options) => compare::run(options),
         Measurement::Hostile(options) => hostile::run(options),
         Measurement::Hung(options) => hung::run(options),

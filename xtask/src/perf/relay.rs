@@ -1,11 +1,12 @@
 //! Measures every chain at several numbers of callers, round after round, and prints the table.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use clap::Args;
 
 use super::build::Programs;
-use super::chain::{Chain, Figures, Kind, load};
+use super::chain::{Chain, Figures, Kind};
 use super::rounds::median;
 use super::{PerfError, folder};
 use crate::authority::Authority;
@@ -25,6 +26,9 @@ pub(super) struct Options {
     /// Measure only the chains of edge-csi, without the Go peers and NATS.
     #[arg(long)]
     without_peers: bool,
+    /// Folder with release binaries, instead of building them; without the Go peers, NATS, and chains that they do not have.
+    #[arg(long, value_name = "DIR")]
+    programs: Option<PathBuf>,
 }
 
 struct Measured {
@@ -37,23 +41,33 @@ struct Measured {
 type Results = BTreeMap<(usize, usize), Vec<Measured>>;
 
 /// Measures and prints the table.
+#[allow(clippy::print_stderr, reason = "the output of a command")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
-    let programs = Programs::build(!options.without_peers)?;
+    let peers = !options.without_peers && options.programs.is_none();
+    let programs = match &options.programs {
+        Some(folder) => Programs::at(folder),
+        None => Programs::build(peers)?,
+    };
     let run = folder()?;
     let authority = Authority::new(run.path())?;
     let mut chains = Vec::new();
     for kind in Kind::ALL {
-        if options.without_peers && matches!(kind, Kind::GrpcProxy | Kind::Nats) {
+        if !peers && matches!(kind, Kind::GrpcProxy | Kind::Nats) {
             continue;
         }
-        chains.push(Chain::start(kind, &programs, run.path(), &authority)?);
+        match Chain::start(kind, &programs, run.path(), &authority) {
+            Ok(chain) => chains.push(chain),
+            // The programs of another commit may not have it.
+            Err(error) if options.programs.is_some() => eprintln!("left out: {error}"),
+            Err(error) => return Err(error),
+        }
     }
     let mut results = Results::new();
     for _ in 0..options.rounds.max(1) {
         for &in_flight in &options.in_flight {
             for (index, chain) in chains.iter().enumerate() {
                 let before = chain.processor_time();
-                let figures = load(&programs, &chain.endpoint, in_flight, options.seconds)?;
+                let figures = chain.load(&programs, in_flight, options.seconds)?;
                 // The processor time includes the warm-up, the calls do not: scale by the measured share of the time.
                 let share = options.seconds / (options.seconds + (options.seconds / 5.0).min(1.0));
                 let processor = (chain.processor_time() - before).as_secs_f64() * 1e6 * share
@@ -70,26 +84,31 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
 fn print(chains: &[Chain], options: &Options, results: &Results) {
     for &in_flight in &options.in_flight {
         println!("\n{in_flight} in flight, medians of {} rounds\n", options.rounds.max(1));
-        println!("| chain | calls/s | p50 µs | p99 µs | CPU µs/call | p50 to direct | rate to direct |");
-        println!("|---|---|---|---|---|---|---|");
-        let Some(base) = results.get(&(in_flight, 0)) else { continue };
+        println!(
+            "| chain | calls/s | p50 µs | p99 µs | CPU µs/call | p50 to direct | p50 to bare | rate to direct | CPU to direct |"
+        );
+        println!("|---|---|---|---|---|---|---|---|---|");
+        // As in `Kind::ALL`.
+        let Some((direct, bare)) = results.get(&(in_flight, 0)).zip(results.get(&(in_flight, 1))) else {
+            continue;
+        };
         for (index, chain) in chains.iter().enumerate() {
             let Some(rounds) = results.get(&(in_flight, index)) else { continue };
             let of = |figure: fn(&Measured) -> f64| median(rounds.iter().map(figure).collect());
-            let ratio = |figure: fn(&Measured) -> f64| {
-                median(
-                    rounds.iter().zip(base).map(|(relay, direct)| figure(relay) / figure(direct)).collect(),
-                )
+            let ratio = |base: &[Measured], figure: fn(&Measured) -> f64| {
+                median(rounds.iter().zip(base).map(|(relay, base)| figure(relay) / figure(base)).collect())
             };
             println!(
-                "| {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.2} | {:.2} |",
+                "| {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.2} | {:.2} | {:.2} | {:.2} |",
                 chain.kind.name(),
                 of(|m| m.figures.rate),
                 of(|m| m.figures.p50),
                 of(|m| m.figures.p99),
                 of(|m| m.processor),
-                ratio(|m| m.figures.p50),
-                ratio(|m| m.figures.rate),
+                ratio(direct, |m| m.figures.p50),
+                ratio(bare, |m| m.figures.p50),
+                ratio(direct, |m| m.figures.rate),
+                ratio(direct, |m| m.processor),
             );
         }
     }
