@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 #[cfg(feature = "runtime")]
+use tokio::sync::Notify;
+#[cfg(feature = "runtime")]
 use tokio::sync::watch::Receiver;
 
 use super::expiry::{Validity, WarnThrottle};
@@ -143,6 +145,9 @@ impl ReloadEvent {
 pub struct FileWatch {
     parts: Vec<Arc<dyn Watched>>,
     throttles: Mutex<HashMap<PathBuf, WarnThrottle>>,
+    /// Notified when the files are to be checked ahead of the interval.
+    #[cfg(feature = "runtime")]
+    asked: Notify,
 }
 
 impl FileWatch {
@@ -271,8 +276,21 @@ impl FileWatch {
     pub async fn run(self: Arc<Self>, interval: Duration) {
         loop {
             let wait = self.check_and_log(interval).await;
-            tokio::time::sleep(wait).await;
+            let _ = tokio::time::timeout(wait, self.asked()).await;
         }
+    }
+
+    /// Makes [`run`](Self::run) and [`run_for`](Self::run_for) check the files now, at most ten times a second, such as when
+    /// an operator asks for the state of the certificates.
+    #[cfg(feature = "runtime")]
+    pub fn check_soon(&self) {
+        self.asked.notify_one();
+    }
+
+    #[cfg(feature = "runtime")]
+    async fn asked(&self) {
+        self.asked.notified().await;
+        tokio::time::sleep(MIN_INTERVAL).await;
     }
 
     /// Like [`run`](Self::run), and checks the files also at each change of a [peer's state](crate::Peer::watch), so that a long
@@ -285,8 +303,11 @@ impl FileWatch {
     pub async fn run_for(self: Arc<Self>, mut peer: Receiver<PeerState>, interval: Duration) {
         loop {
             let wait = self.check_and_log(interval).await;
-            if let Ok(Err(_)) = tokio::time::timeout(wait, peer.changed()).await {
-                return;
+            tokio::select! {
+                changed = peer.changed() => if changed.is_err() {
+                    return;
+                },
+                _ = tokio::time::timeout(wait, self.asked()) => {}
             }
         }
     }

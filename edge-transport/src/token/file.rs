@@ -208,7 +208,7 @@ mod tests {
 
     /// The hour between two checks does not end here.
     #[tokio::test(start_paused = true)]
-    async fn file_is_read_again_when_a_peers_state_changes() {
+    async fn file_is_read_again_at_a_change_of_the_peer_and_on_demand() {
         use std::sync::Arc;
 
         let (directory, name) = (tempfile::tempdir().unwrap(), PeerId::new("edge-1").unwrap());
@@ -219,13 +219,18 @@ mod tests {
         let watch = Arc::new(crate::reload::FileWatch::new().tokens(&file));
         let (begun, hour) = (tokio::time::Instant::now(), std::time::Duration::from_secs(3600));
         let mut watching = None;
-        // The first check is made at once, the second one after the change.
-        for token in [token("one"), token("two")] {
+        // The first check is made at once.
+        for (token, on_demand) in [(token("one"), false), (token("two"), false), (token("three"), true)] {
             std::fs::write(&path, format!("edge-1 {}\n", token_digest(&token))).unwrap();
-            state.send_replace(crate::PeerState::Closed);
+            if on_demand {
+                watch.check_soon();
+            } else {
+                state.send_replace(crate::PeerState::Closed);
+            }
             watching.get_or_insert_with(|| tokio::spawn(Arc::clone(&watch).run_for(state.subscribe(), hour)));
             while file.check(&name, &token).await.is_err() {
-                tokio::task::yield_now().await;
+                // Lets the paused clock advance.
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             }
         }
         assert!(begun.elapsed() < hour);

@@ -100,6 +100,11 @@ impl LinkFiles {
         self.watch.check(SystemTime::now());
     }
 
+    /// Has changed files read now, in the background.
+    pub fn check_soon(&self) {
+        self.watch.check_soon();
+    }
+
     /// Starts a task that reloads the files when they change. Start it after the status server: metrics count only once
     /// their recorder is installed.
     pub fn spawn_reload(&self) {
@@ -257,9 +262,10 @@ pub fn facts(hubs: &HubSet, name: &PeerId) -> Vec<Fact> {
 }
 
 /// Sets the gauges `edge_csi_hub_connected` (1 if a hub is connected, else 0), `edge_csi_hubs` (the hubs that the peer connects
-/// to) and `edge_csi_hubs_connected`, and the gauges of the files.
+/// to) and `edge_csi_hubs_connected`, and the gauges of the files, whose next values include changes up to now.
 pub fn publish_metrics(hubs: &HubSet, files: &LinkFiles) {
     files.watch.publish(SystemTime::now());
+    files.check_soon();
     let states = hubs.states();
     let connected = states.iter().filter(|(_, state)| state.is_connected()).count();
     metrics::gauge!("edge_csi_hub_connected").set(if connected > 0 { 1.0 } else { 0.0 });

@@ -34,6 +34,8 @@ impl Status for AgentStatus {
     }
 
     fn facts(&self) -> Vec<Fact> {
+        // While it is connected, the agent seldom checks by itself.
+        self.files.check_soon();
         let mut facts = uplink::facts(&self.peer.clone().into(), self.peer.name());
         facts.extend(self.renewal.iter().flat_map(RenewalView::facts));
         facts.extend(self.dispatcher.drivers().into_iter().map(|name| Fact::new("driver", name)));

@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(options.node.unwrap().as_str(), "edge-1");
         assert_eq!(options.endpoint.to_string(), "unix:///csi.sock");
         assert!(matches!(parse("a.b@=unix:///csi.sock"), Err(InvalidDriverOption::Node(_))));
-        for wrong in ["a.b", "a.b@edge-1", "=unix:///csi.sock", "a.b=csi.sock", "a.b=/csi.sock@x"] {
+        for wrong in ["a.b", "a.b@edge-1", "=unix:///csi.sock", "a.b=csi.sock"] {
             assert!(matches!(parse(wrong), Err(InvalidDriverOption::Driver(_))), "{wrong}");
         }
     }
