@@ -45,6 +45,7 @@ const CLIENTS: [&str; 5] = ["bare", "bench-driver", "idle-sessions", "hostile-li
 type Cell = (String, String, String);
 
 /// Measures every table in turn, and prints the ratio of each figure: this commit to the other one.
+#[allow(clippy::print_stderr, reason = "the progress of an hour")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     check_pairs(options.pairs)?;
     let now = Programs::build(false)?;
@@ -62,6 +63,7 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
                 let programs = if side == 0 { folder.join("programs") } else { now.folder().to_owned() };
                 both[side] = figures(&measure(table, arguments, &programs)?);
             }
+            eprintln!("{table}: {} of {} pairs measured", pair + 1, options.pairs);
             let [before, after] = both;
             for (cell, after) in after {
                 if let Some(before) = before.get(&cell).filter(|before| **before > 0.0 && after > 0.0) {
