@@ -17,7 +17,7 @@ use edge_transport::link::Dialer;
 use super::active::{Active, Page};
 use super::name::HubName;
 use super::options::{CsiDriverOptions, PlacementsOption, Route};
-use super::route::{OfflinePolicyOption, TopologyOptions};
+use super::route::TopologyOptions;
 use super::running::Running;
 use super::status::CsiDriverStatus;
 
@@ -62,12 +62,7 @@ impl InProcess {
             reconnect_grace: RECONNECT_GRACE,
             route: node.is_none().then_some(Route::Topology),
             nodeid: node,
-            topology: TopologyOptions {
-                node: Vec::new(),
-                offline_policy: OfflinePolicyOption::default(),
-                topology_key: None,
-                shared_topology_key: Vec::new(),
-            },
+            topology: TopologyOptions::default(),
             endpoint_dir: None,
             placements: PlacementsOption::Redb,
             kubeconfig: String::new(),

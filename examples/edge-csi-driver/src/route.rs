@@ -20,7 +20,7 @@ use edge_csi_common::state::StateDirectory;
 const MAX_SET_ASIDE: u32 = 10;
 
 /// The options of the routes to several nodes.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct TopologyOptions {
     /// With --route topology or sockets: node with the driver, by its name at the hub (`edge-agent --nodeid`). May
     /// be repeated, or separated by commas [default: all nodes that the hub reports]

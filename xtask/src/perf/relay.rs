@@ -44,10 +44,8 @@ type Results = BTreeMap<(usize, usize), Vec<Measured>>;
 #[allow(clippy::print_stderr, reason = "the output of a command")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let peers = !options.without_peers && options.programs.is_none();
-    let programs = match &options.programs {
-        Some(folder) => Programs::at(folder),
-        None => Programs::build(peers)?,
-    };
+    let programs =
+        if peers { Programs::build(true) } else { Programs::at_or_built(options.programs.as_deref()) }?;
     let run = folder()?;
     let authority = Authority::new(run.path())?;
     let mut chains = Vec::new();
