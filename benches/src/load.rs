@@ -200,21 +200,35 @@ pub async fn run(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
     Ok(figures)
 }
 
+/// A caller that makes its calls one by one, when it is asked to.
+#[derive(Debug)]
+pub struct Steps {
+    caller: Caller,
+    tally: Tally,
+}
+
+impl Steps {
+    /// Creates a caller on this connection.
+    #[must_use]
+    pub fn new(channel: &Channel, work: Work) -> Self {
+        Self { caller: Caller::new(channel, work, 0), tally: Tally::new() }
+    }
+
+    /// Makes the calls of one turn.
+    ///
+    /// # Errors
+    /// If a call fails.
+    pub async fn next(&mut self) -> Result<(), LoadError> {
+        self.caller.turn(Instant::now(), &mut self.tally).await
+    }
+}
+
 async fn callers(channel: &Channel, plan: Plan) -> Result<Figures, LoadError> {
     let from = Instant::now() + (plan.length / 5).min(Duration::from_secs(1));
     let until = from + plan.length;
     let mut callers = Vec::with_capacity(plan.in_flight);
     for number in 0..plan.in_flight {
-        let caller = Caller {
-            grpc: Grpc::new(channel.clone()),
-            work: plan.work,
-            number,
-            turn: 0,
-            request: match plan.work {
-                Work::Publish => payload::publish(),
-                _ => payload::request(),
-            },
-        };
+        let caller = Caller::new(channel, plan.work, number);
         callers.push(tokio::spawn(caller.turns(from, until, plan.tolerate)));
     }
     let mut all = Tally::new();
@@ -233,6 +247,7 @@ pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, MAX_LATENCY_NANOS, 3).expect("valid bounds")
 }
 
+#[derive(Debug)]
 struct Tally {
     latencies: Histogram<u64>,
     errors: u64,
@@ -244,6 +259,7 @@ impl Tally {
     }
 }
 
+#[derive(Debug)]
 struct Caller {
     grpc: Grpc<Channel>,
     work: Work,
@@ -253,6 +269,14 @@ struct Caller {
 }
 
 impl Caller {
+    fn new(channel: &Channel, work: Work, number: usize) -> Self {
+        let request = match work {
+            Work::Publish => payload::publish(),
+            _ => payload::request(),
+        };
+        Self { grpc: Grpc::new(channel.clone()), work, number, turn: 0, request }
+    }
+
     async fn turns(mut self, from: Instant, until: Instant, tolerate: bool) -> Result<Tally, LoadError> {
         let mut tally = Tally::new();
         loop {

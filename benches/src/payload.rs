@@ -127,6 +127,18 @@ pub fn reply() -> Bytes {
     CreateVolumeResponse { volume: Some(volume) }.encode_to_vec().into()
 }
 
+/// Returns an encoded `CreateVolume` response of about this many bytes.
+#[must_use]
+pub fn reply_of(bytes: usize) -> Bytes {
+    let volume = Volume {
+        capacity_bytes: 10 * GIB,
+        volume_id: NAME.to_owned(),
+        volume_context: map([("padding", &"x".repeat(bytes.saturating_sub(100)))]),
+        ..Volume::default()
+    };
+    CreateVolumeResponse { volume: Some(volume) }.encode_to_vec().into()
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use edge_csi_benches::load::{self, LoadError, Plan, Work};
+use edge_csi_benches::load::{self, LoadError, Plan, Steps, Work};
+use tokio::io::{AsyncBufReadExt as _, BufReader, stdin};
 
 #[derive(Debug, Parser)]
 #[command(about = "Drive a CSI socket in a closed loop; print calls/s, p50, p99 and p999")]
@@ -28,6 +29,9 @@ struct Options {
     /// Let one more ControllerPublishVolume hang during the measurement; the driver must be bench-driver.
     #[arg(long)]
     beside_hung: bool,
+    /// Make the calls of one caller for each line at standard input, and print a line after them.
+    #[arg(long, conflicts_with = "json")]
+    by_step: bool,
     /// Print one JSON object per line instead of a table.
     #[arg(long)]
     json: bool,
@@ -51,6 +55,14 @@ fn main() -> ExitCode {
 
 async fn run(options: &Options) -> Result<(), LoadError> {
     let channel = load::connect(&options.endpoint).await?;
+    if options.by_step {
+        let (mut steps, mut lines) = (Steps::new(&channel, options.work), BufReader::new(stdin()).lines());
+        while let Ok(Some(_)) = lines.next_line().await {
+            steps.next().await?;
+            println!("done");
+        }
+        return Ok(());
+    }
     if !options.json {
         println!(
             "{:>9} {:>10} {:>8} {:>10} {:>10} {:>10} {:>10}",

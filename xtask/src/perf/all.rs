@@ -31,7 +31,7 @@ pub(super) struct Options {
 const TABLES: [(&str, &[&str]); 6] = [
     ("relay", &["--rounds", "2", "--seconds", "1", "--in-flight", "1,64"]),
     ("hung", &["--rounds", "3"]),
-    ("link", &["--minutes", "1"]),
+    ("link", &["--minutes", "1", "--without-peers"]),
     ("selection", &["--nodes", "1000", "--placements", "20000"]),
     ("sessions", &["--sessions", "1000", "--idle-seconds", "20"]),
     ("threads", &["--pairs", "5", "--seconds", "1"]),

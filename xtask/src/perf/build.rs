@@ -69,7 +69,7 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Returns the programs in a folder, without the Go programs.
+    /// Returns the programs in a folder; Go programs are run from the PATH.
     pub(super) fn at(folder: &Path) -> Self {
         Self { rust: folder.to_owned(), go: PathBuf::new() }
     }

@@ -3,19 +3,25 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::PerfError;
 use super::build::Programs;
 use super::cable::Condition;
-use super::chain::{DRIVER, Figures, Load, agent_of, free_port, hub_at, pause};
-use super::link::Network;
+use super::carrier::{Carrier, LARGE, Place};
+use super::chain::{DRIVER, Figures, Load, pause};
+use super::network::Network;
 use super::processes::Process;
-use super::{PerfError, folder};
 use crate::authority::Authority;
 
 /// Round trip in milliseconds, and lost packets of 100.
 const CONDITIONS: [(u64, f64); 3] = [(2, 0.0), (100, 1.0), (600, 5.0)];
 
-/// The schemes of the hub's addresses.
-const SCHEMES: [&str; 2] = ["wss", "quic"];
+/// What carries the calls.
+const LINKS: [(&str, Carrier); 4] = [
+    ("wss", Carrier::Relay("wss", &[])),
+    ("quic", Carrier::Relay("quic", &[])),
+    ("ssh -R", Carrier::Ssh),
+    ("frp", Carrier::Frp),
+];
 
 /// Time for which calls are made one after another.
 const CALLS: Duration = Duration::from_secs(60);
@@ -23,37 +29,67 @@ const CALLS: Duration = Duration::from_secs(60);
 /// How long the link then lets nothing pass.
 const CUT: Duration = Duration::from_secs(15);
 
-/// Longest wait for a connection or an answer.
+/// Time for which calls are made beside large answers, one of each at a time, and the size of such an answer.
+const BESIDE: Duration = Duration::from_secs(20);
+const LARGE_BYTES: usize = 4_000_000;
+
+/// Longest wait for an answer.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// One row of the table.
 struct Row {
     connect: Duration,
     calls: Figures,
+    /// Calls beside large answers, and the large answers.
+    beside: [Figures; 2],
     recover: Duration,
 }
 
 /// Measures and prints the table.
 #[allow(clippy::print_stdout, reason = "the table is the output of the command")]
-pub(super) fn run(programs: &Programs) -> Result<(), PerfError> {
-    let run = folder()?;
-    let authority = Authority::new(run.path())?;
+pub(super) fn run(
+    programs: &Programs,
+    authority: &Authority,
+    run: &Path,
+    is_measured: impl Fn(Carrier) -> bool,
+) -> Result<(), PerfError> {
+    let tcp = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
     println!(
-        "CreateVolume and DeleteVolume for {} s; then nothing passes for {} s, and calls are made until one is answered.\n",
+        "CreateVolume and DeleteVolume for {} s; then for {} s beside answers of {LARGE_BYTES} bytes, one after another; then \
+         nothing passes for {} s, and calls are made until one is answered. TCP has {} of this kernel, \
+         QUIC has CUBIC.\n",
         CALLS.as_secs(),
-        CUT.as_secs()
+        BESIDE.as_secs(),
+        CUT.as_secs(),
+        tcp.trim()
     );
-    println!("| link | round trip, loss | connect | call p50 | call p99 | recover |");
-    println!("|---|---|---|---|---|---|");
-    for (number, (round_trip, percent)) in (0..).zip(CONDITIONS) {
+    println!(
+        "| link | round trip, loss | first answer | call p50 | call p99 | large answer | beside it: call p50 | call p99 | recover |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let mut number = 0;
+    for (round_trip, percent) in CONDITIONS {
         let condition = Condition { delay: Duration::from_millis(round_trip) / 2, loss: percent / 100.0 };
-        for (other, scheme) in (0..).zip(SCHEMES) {
-            let row = measure(2 * number + other, scheme, condition, programs, &authority, run.path())?;
+        for (link, carrier) in LINKS.into_iter().filter(|(_, carrier)| is_measured(*carrier)) {
+            number += 1;
+            let (name, network) = (format!("far-{number}"), Network::new(number, Some(condition))?);
+            let folder = run.join(&name);
+            std::fs::create_dir_all(&folder)
+                .map_err(PerfError::io(format!("create {}", folder.display())))?;
+            let place = Place { name: &name, folder: &folder, programs, authority };
+            let row = measure(carrier, &place, &network)?;
+            let [beside, large] = row.beside;
+            let large = match large.calls {
+                0 => format!("over {} s", BESIDE.as_secs()),
+                _ => format!("{:.0} ms", large.p50 / 1e3),
+            };
             println!(
-                "| {scheme} | {round_trip} ms, {percent} % | {} ms | {:.0} ms | {:.0} ms | {} ms |",
+                "| {link} | {round_trip} ms, {percent} % | {} ms | {:.0} ms | {:.0} ms | {large} | {:.0} ms | {:.0} ms | {} ms |",
                 row.connect.as_millis(),
                 row.calls.p50 / 1e3,
                 row.calls.p99 / 1e3,
+                beside.p50 / 1e3,
+                beside.p99 / 1e3,
                 row.recover.as_millis(),
             );
         }
@@ -61,49 +97,35 @@ pub(super) fn run(programs: &Programs) -> Result<(), PerfError> {
     Ok(())
 }
 
-fn measure(
-    number: u8,
-    scheme: &str,
-    condition: Condition,
-    programs: &Programs,
-    authority: &Authority,
-    run: &Path,
-) -> Result<Row, PerfError> {
-    let folder = run.join(format!("far-{number}"));
-    std::fs::create_dir_all(&folder).map_err(PerfError::io(format!("create {}", folder.display())))?;
-    let unix = |name: &str| format!("unix://{}", folder.join(name).display());
-    let network = Network::new(number, Some(condition))?;
-    let url = format!("{scheme}://{}:{}", network.address(), free_port()?);
-    let name = format!("far-{number}");
-    let mut hub = hub_at(programs, authority, &format!("hub-far-{number}"), &url)?;
-    let _hub = Process::start("hub", &folder, hub.args(["--listen", &unix("hub.sock")]))?;
-    let mut driver = programs.rust("hostpath-driver");
-    driver.args(["--drivername", DRIVER, "--nodeid", &name, "--endpoint", &unix("driver.sock")]);
-    let _driver = Process::start("driver", &folder, driver.arg("--state-dir").arg(folder.join("driver")))?;
-    let mut proxy = programs.rust("edge-csi-driver");
-    proxy.args(["--drivername", DRIVER, "--nodeid", &name, "--endpoint", &unix("csi.sock")]);
-    proxy.args(["--hub", &unix("hub.sock")]).arg("--state-dir").arg(folder.join("proxy"));
-    let _proxy = Process::start("proxy", &folder, &mut proxy)?;
-    pause(Duration::from_secs(2));
-    let mut agent = agent_of(programs, authority, &name, &url, &unix("driver.sock"))?;
-    agent.arg("--state-dir").arg(folder.join("agent"));
-    let begun = Instant::now();
-    let _agent = Process::start("agent", &folder, &mut network.within(&agent))?;
-    let log = folder.join("agent.log");
-    let is_connected =
-        || std::fs::read_to_string(&log).is_ok_and(|text| text.contains("connected to the hub"));
-    while !is_connected() && begun.elapsed() < LIMIT {
-        pause(Duration::from_millis(5));
+fn measure(carrier: Carrier, place: &Place<'_>, network: &Network) -> Result<Row, PerfError> {
+    let Place { folder, programs, .. } = *place;
+    let ends = carrier.start(place, network, &[DRIVER, LARGE])?;
+    let mut large_driver = programs.rust("bench-driver");
+    large_driver.args(["--reply-bytes", &LARGE_BYTES.to_string(), "--socket"]).arg(place.driver(LARGE));
+    let mut running =
+        vec![ends.near, place.start_driver()?, Process::start("large driver", folder, &mut large_driver)?];
+    for mut command in ends.rest {
+        running.push(Process::start("proxy", folder, &mut command)?);
     }
+    pause(Duration::from_secs(2));
+    let [endpoint, large] = [&ends.endpoints[0], &ends.endpoints[1]];
+    let begun = Instant::now();
+    running.push(Process::start("agent", folder, &mut network.within(&ends.far))?);
+    answered(programs, endpoint)?;
     let connect = begun.elapsed();
-    let endpoint = unix("csi.sock");
-    answered(programs, &endpoint)?;
     let load = Load { work: "create-delete", ..Load::new(CALLS.as_secs_f64()) };
-    let calls = load.run(programs, &endpoint)?;
+    let calls = load.run(programs, endpoint)?;
+    let beside = std::thread::scope(|scope| {
+        let seconds = BESIDE.as_secs_f64();
+        let large = scope.spawn(move || Load::new(seconds).run(programs, large));
+        let beside = Load { work: "create-delete", ..Load::new(seconds) }.run(programs, endpoint)?;
+        let large = large.join().map_err(|_| PerfError::ended_early("load"))??;
+        Ok::<_, PerfError>([beside, large])
+    })?;
     network.cut(true);
     pause(CUT);
     network.cut(false);
-    Ok(Row { connect, calls, recover: answered(programs, &endpoint)? })
+    Ok(Row { connect, calls, beside, recover: answered(programs, endpoint)? })
 }
 
 /// Makes calls until one is answered, and returns how long that took.
