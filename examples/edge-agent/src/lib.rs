@@ -32,7 +32,7 @@ pub use self::inspect::{Inspect, StateOption};
 pub use self::kubelet_sockets::KubeletSocketOptions;
 use self::kubelet_sockets::KubeletSockets;
 pub use self::kubernetes::KubernetesOptions;
-use self::kubernetes::NodePlugin;
+use self::kubernetes::{CsiNodeReport, NodeDrivers, NodePlugin};
 pub use self::options::{AgentOptions, CommandLine};
 use self::renewal::Renewal;
 use self::status::AgentStatus;
@@ -108,6 +108,7 @@ async fn run(mut options: AgentOptions, mut signals: Signals, probe: ProbeComman
     }
     let dialers = uplink::dialers("--hub", &options.hub, &options.security, &files, options.metered)?;
     let plugin = NodePlugin::open(&options.kubernetes, &options.volumes, store.as_ref())?;
+    let csi_node = CsiNodeReport::open(&options.kubernetes, store.as_ref())?;
     let secrets = plugin.as_ref().map(NodePlugin::secrets);
     let saved = state.as_ref().zip(store).map(|(state, store)| (state, store.volumes, store.desired));
     let opened = volumes::open(&options.volumes, probe, saved, options.nodeid.as_str(), secrets).await?;
@@ -164,6 +165,10 @@ async fn run(mut options: AgentOptions, mut signals: Signals, probe: ProbeComman
     }
     if let (Some(plugin), Some(volumes)) = (plugin, &volumes) {
         plugin.start(peer.clone(), volumes.clone(), segment, &mut essential);
+    }
+    if let Some((report, sockets)) = csi_node.zip(sockets.as_ref()) {
+        let (node, dispatcher, relay) = (options.nodeid.clone(), dispatcher.clone(), sockets.relay());
+        report.start(peer.clone(), NodeDrivers { node, dispatcher, relay }, &mut essential);
     }
     if let Some(sockets) = &sockets {
         for driver in &options.driver {

@@ -3,7 +3,7 @@
 /// What a node asks: exactly one of these.
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]
 pub struct Request {
-    #[prost(oneof = "request::Request", tags = "1, 2, 3, 4")]
+    #[prost(oneof = "request::Request", tags = "1, 2, 3, 4, 5")]
     pub request: ::core::option::Option<request::Request>,
 }
 /// Nested message and enum types in `Request`.
@@ -22,6 +22,9 @@ pub mod request {
         /// Answered by one TokenAnswer.
         #[prost(message, tag = "4")]
         Token(super::TokenQuery),
+        /// Answered by one StatusResult. The call stays open until the node ends it.
+        #[prost(message, tag = "5")]
+        Drivers(super::DriverReport),
     }
 }
 /// Requests the objects of the calling node, and all later changes.
@@ -347,6 +350,17 @@ pub struct StatusNumber {
     /// one from being written.
     #[prost(bool, tag = "4")]
     pub unanswered: bool,
+}
+/// The drivers of a node whose kubelet keeps its CSINode to itself: the hub writes only CSINode. While the call is open, it also
+/// writes the CSINode of a new Node with this name.
+#[derive(Clone, PartialEq, Eq, ::prost::Message)]
+pub struct DriverReport {
+    /// The drivers of the node, each once.
+    #[prost(message, repeated, tag = "1")]
+    pub drivers: ::prost::alloc::vec::Vec<NodeDriver>,
+    /// The place of this report in the order of the node's statuses.
+    #[prost(message, optional, tag = "2")]
+    pub number: ::core::option::Option<StatusNumber>,
 }
 /// A driver of the node.
 #[derive(Clone, PartialEq, Eq, ::prost::Message)]

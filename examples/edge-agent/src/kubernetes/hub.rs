@@ -85,7 +85,12 @@ impl Hub {
 
     /// Starts a watch of the changes after a position.
     pub(super) async fn watch(&self, position: Watch) -> Result<ReplyStream, RequestError> {
-        self.call(Kind::Watch(position), None).await
+        self.open(Kind::Watch(position)).await
+    }
+
+    /// Sends a request that stays open until the stream is dropped.
+    pub(super) async fn open(&self, request: Kind) -> Result<ReplyStream, RequestError> {
+        self.call(request, None).await
     }
 
     async fn call(&self, request: Kind, remaining: Option<Duration>) -> Result<ReplyStream, RequestError> {

@@ -27,6 +27,7 @@
 //!
 //! [`Attach::Awaited`]: volume_manager::driver::Attach::Awaited
 
+mod csi_node;
 mod expansions;
 mod follow;
 mod fs_group;
@@ -55,6 +56,7 @@ use tokio::sync::{mpsc, watch};
 use volume_manager::driver::Secrets;
 use volume_manager::store::BootId;
 
+pub(super) use self::csi_node::{CsiNodeReport, NodeDrivers};
 use self::fs_group::{DoneGroups, Groups};
 use self::hub::Hub;
 use self::layout::KubeletDirectory;
@@ -153,4 +155,9 @@ pub struct KubernetesOptions {
     /// recorded in --state-dir. Sets of volumes from peers are refused
     #[arg(long, value_name = "DIR", requires = "staging_dir")]
     pub kubelet_dir: Option<PathBuf>,
+
+    /// Report the drivers of this node to a hub with --kubeconfig, which writes them to the CSINode: for a kubelet that keeps its
+    /// CSINode to itself, as KubeEdge's edged does. The hub refuses where a kubelet writes the CSINode
+    #[arg(long, requires_all = ["kubelet_socket_dir", "state_dir"], conflicts_with = "kubelet_dir")]
+    pub csi_node: bool,
 }

@@ -15,27 +15,30 @@ use edge_csi_common::kubernetes::new_instance;
 /// How long the watches may take to catch up with what a node has seen at another hub, before they list again.
 const CATCH_UP: Duration = Duration::from_secs(3);
 
+/// Why a subscription of a hub that drains ends.
+pub(super) const SHUTTING_DOWN: &str = "the hub is shutting down";
+
 /// The core, shared by the watches, which update it, and the nodes, which subscribe to it.
 #[derive(Debug, Clone)]
 pub(super) struct NodeFeed {
     state: Arc<Mutex<State>>,
     /// The kinds that have to be listed again.
     lists: Arc<watch::Sender<BTreeSet<Kind>>>,
+    /// Whether the hub drains.
+    stopped: Arc<watch::Sender<bool>>,
 }
 
 #[derive(Debug)]
 struct State {
     core: Core,
     subscribers: HashMap<NodeName, Arc<Notify>>,
-    stopped: bool,
 }
 
 impl NodeFeed {
     /// Creates an empty feed with a random source, which identifies this instance of the hub.
     pub(super) fn new(bounds: Bounds) -> Self {
-        let state =
-            State { core: Core::new(new_instance(), bounds), subscribers: HashMap::new(), stopped: false };
-        Self { state: Arc::new(Mutex::new(state)), lists: Arc::default() }
+        let state = State { core: Core::new(new_instance(), bounds), subscribers: HashMap::new() };
+        Self { state: Arc::new(Mutex::new(state)), lists: Arc::default(), stopped: Arc::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -86,6 +89,11 @@ impl NodeFeed {
         question(&self.state().core)
     }
 
+    /// Returns a number that is higher than those of all subscriptions before.
+    pub(super) fn next_number(&self) -> u64 {
+        self.state().core.next_number()
+    }
+
     /// Subscribes a node. An earlier subscription of the node ends.
     pub(super) fn subscribe(&self, node: NodeName, has: &Watch) -> Subscriber {
         let notify = Arc::new(Notify::new());
@@ -96,11 +104,16 @@ impl NodeFeed {
         Subscriber { feed: self.clone(), subscription: state.core.subscribe(node, has), notify }
     }
 
+    /// Waits until [`stop`](Self::stop) is called, or was.
+    pub(super) async fn stopped(&self) {
+        // The sender is not dropped while it is borrowed.
+        let _ = self.stopped.subscribe().wait_for(|stopped| *stopped).await;
+    }
+
     /// Ends all present and future subscriptions.
     pub(super) fn stop(&self) {
-        let mut state = self.state();
-        state.stopped = true;
-        state.subscribers.values().for_each(|notify| notify.notify_one());
+        self.stopped.send_replace(true);
+        self.state().subscribers.values().for_each(|notify| notify.notify_one());
     }
 }
 
@@ -122,8 +135,8 @@ impl Subscriber {
         loop {
             let behind = {
                 let mut state = self.feed.state();
-                if state.stopped {
-                    return Err("the hub is shutting down");
+                if *self.feed.stopped.borrow() {
+                    return Err(SHUTTING_DOWN);
                 }
                 match state.core.next(&mut self.subscription) {
                     Next::Change(parts) => return Ok(parts),

@@ -7,6 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::node_name::NodeName;
 use edge_csi_common::kubernetes::message::NodeStatus;
 
+/// What is written of a status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// All that a kubelet writes: the agent is the volume plugin of the node.
+    All,
+    /// CSINode: the node's kubelet writes all else.
+    CsiNode,
+}
+
 /// The last status of each connected node.
 #[derive(Debug, Clone, Default)]
 pub(super) struct NodeStatuses(Arc<Mutex<HashMap<NodeName, Entry>>>);
@@ -15,7 +24,7 @@ pub(super) struct NodeStatuses(Arc<Mutex<HashMap<NodeName, Entry>>>);
 struct Entry {
     /// The latest subscription of the node; numbers increase.
     subscription: u64,
-    status: Option<NodeStatus>,
+    status: Option<(Scope, NodeStatus)>,
     /// The UID of the Node to which the status was written.
     written: Option<String>,
 }
@@ -46,19 +55,23 @@ impl NodeStatuses {
     }
 
     /// Stores a status, with the UID of the Node to which it was written, if any.
-    pub(super) fn set(&self, node: &NodeName, status: &NodeStatus, written: Option<String>) {
+    pub(super) fn set(&self, node: &NodeName, scope: Scope, status: &NodeStatus, written: Option<String>) {
         if let Some(entry) = self.nodes().get_mut(node) {
-            entry.status = Some(status.clone());
+            entry.status = Some((scope, status.clone()));
             entry.written = written;
         }
     }
 
     /// Returns the status of a node that was not written to the Node with this UID, if any.
-    pub(super) fn missing(&self, node: &str, uid: &str) -> Option<(NodeName, NodeStatus)> {
+    pub(super) fn missing(&self, node: &str, uid: &str) -> Option<(NodeName, Scope, NodeStatus)> {
         let nodes = self.nodes();
         let (name, entry) = nodes.get_key_value(node)?;
         let is_missing = entry.written.as_deref() != Some(uid);
-        entry.status.as_ref().filter(|_| is_missing).map(|status| (name.clone(), status.clone()))
+        entry
+            .status
+            .as_ref()
+            .filter(|_| is_missing)
+            .map(|(scope, status)| (name.clone(), *scope, status.clone()))
     }
 }
 
@@ -71,14 +84,14 @@ mod tests {
         let statuses = NodeStatuses::default();
         let node = NodeName::new("edge-1").unwrap();
         let status = NodeStatus { volumes_in_use: vec!["v".to_owned()], ..NodeStatus::default() };
-        statuses.set(&node, &status, None);
+        statuses.set(&node, Scope::All, &status, None);
         assert_eq!(statuses.missing("edge-1", "1"), None, "not connected");
         statuses.enter(&node, 1);
         assert_eq!(statuses.missing("edge-1", "1"), None, "no status was reported");
-        statuses.set(&node, &status, Some("1".to_owned()));
+        statuses.set(&node, Scope::All, &status, Some("1".to_owned()));
         assert_eq!(statuses.missing("edge-1", "1"), None);
-        assert_eq!(statuses.missing("edge-1", "2"), Some((node.clone(), status.clone())));
-        statuses.set(&node, &status, None);
+        assert_eq!(statuses.missing("edge-1", "2"), Some((node.clone(), Scope::All, status.clone())));
+        statuses.set(&node, Scope::All, &status, None);
         assert!(statuses.missing("edge-1", "1").is_some());
         statuses.enter(&node, 2);
         statuses.leave(&node, 1);
@@ -93,7 +106,7 @@ mod tests {
         let node = NodeName::new("edge-1").unwrap();
         statuses.enter(&node, 2);
         statuses.enter(&node, 1);
-        statuses.set(&node, &NodeStatus::default(), None);
+        statuses.set(&node, Scope::All, &NodeStatus::default(), None);
         statuses.leave(&node, 1);
         assert!(statuses.is_connected(&node) && statuses.missing("edge-1", "1").is_some());
         statuses.leave(&node, 2);

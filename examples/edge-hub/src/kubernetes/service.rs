@@ -10,16 +10,16 @@ use prost::Message;
 use tokio::time::MissedTickBehavior;
 
 use super::events::{self, Events, PodName};
-use super::node_feed::{NodeFeed, Subscriber};
+use super::node_feed::{NodeFeed, SHUTTING_DOWN, Subscriber};
 use super::node_name::NodeName;
-use super::node_statuses::NodeStatuses;
+use super::node_statuses::{NodeStatuses, Scope};
 use super::report::{self, ReportFailure};
-use super::request_limits::RequestLimits;
+use super::request_limits::{RequestLimits, RequestPermit};
 use super::secret::{self, FetchFailure};
 use super::status::StatusCounts;
 use edge_csi_common::kubernetes::message::request::Kind;
 use edge_csi_common::kubernetes::message::{
-    Fetched, NodeStatus, Request, SecretAnswer, StatusResult, TokenAnswer, Watch,
+    DriverReport, Fetched, NodeStatus, Request, SecretAnswer, StatusResult, TokenAnswer, Watch,
 };
 
 /// The interval at which a watch without changes checks that its node is still connected.
@@ -74,12 +74,15 @@ impl NodeService {
         let Some(permit) = self.limits.acquire(&node) else {
             return fail(replies, Reason::Overloaded, "this node has too many open requests").await;
         };
+        if let Kind::Drivers(report) = kind {
+            return self.keep_csi_node(node, permit, report, replies).await;
+        }
         let answer: Bytes = match kind {
-            Kind::Watch(_) => return,
+            Kind::Watch(_) | Kind::Drivers(_) => return,
             Kind::Status(status) => {
                 let _lock = permit.lock_status().await;
                 let _api_permit = permit.api_permit().await;
-                let result = self.report(&node, &status).await;
+                let result = self.report(&node, Scope::All, &status).await;
                 self.report_events(&node, &status);
                 result.encode_to_vec().into()
             }
@@ -119,9 +122,14 @@ impl NodeService {
     }
 
     /// Writes a status, and stores it for the case that the Node is recreated.
-    async fn report(&self, node: &NodeName, status: &NodeStatus) -> StatusResult {
-        let report::Written { volumes_in_use, all: written } =
-            report::write(&self.client, &self.feed, node, status).await;
+    async fn report(&self, node: &NodeName, scope: Scope, status: &NodeStatus) -> StatusResult {
+        let report::Written { volumes_in_use, all: written } = match scope {
+            Scope::All => report::write(&self.client, &self.feed, node, status).await,
+            Scope::CsiNode => report::Written {
+                volumes_in_use: false,
+                all: report::write_csi_node(&self.client, node, status).await,
+            },
+        };
         if let Err(failure) = &written {
             tracing::warn!(%node, %failure, "cannot write the status of a node");
         }
@@ -130,7 +138,7 @@ impl NodeService {
         let superseded = matches!(written, Err(ReportFailure::Superseded(_)));
         // A status that is out of bounds, or older than another hub's, can never be written, so it is not stored.
         if !superseded && !matches!(written, Err(ReportFailure::OutOfBounds(_))) {
-            self.statuses.set(node, status, written.ok());
+            self.statuses.set(node, scope, status, written.ok());
         }
         StatusResult { failure, volumes_in_use, superseded }
     }
@@ -166,14 +174,46 @@ impl NodeService {
         let _lock = permit.lock_status().await;
         let _api_permit = permit.api_permit().await;
         // The node may have reported its status meanwhile.
-        if let Some((node, mut status)) = self.statuses.missing(name, uid) {
+        if let Some((node, scope, mut status)) = self.statuses.missing(name, uid) {
             tracing::info!(%node, uid, "the Node is new; writing the last status of the node to it");
             // A hub that the node has left without a word may hold an older status, and write it too.
             if let Some(number) = &mut status.number {
                 number.unanswered = true;
             }
-            self.report(&node, &status).await;
+            self.report(&node, scope, &status).await;
         }
+    }
+
+    /// Writes the CSINode of a node, also for a new Node of its name, until the node ends the call.
+    async fn keep_csi_node(
+        &self,
+        node: NodeName,
+        permit: RequestPermit,
+        report: DriverReport,
+        mut replies: ReplySender,
+    ) {
+        let number = self.feed.next_number();
+        self.statuses.enter(&node, number);
+        let DriverReport { drivers, number: order } = report;
+        let status = NodeStatus { drivers, number: order, ..NodeStatus::default() };
+        let result = {
+            let _lock = permit.lock_status().await;
+            let _api_permit = permit.api_permit().await;
+            self.report(&node, Scope::CsiNode, &status).await
+        };
+        // The call is as long as a watch, so it must not hold a permit.
+        drop(permit);
+        let (answer, is_written) = (result.encode_to_vec(), result.failure.is_empty());
+        if !is_written {
+            // Fails if the node has disconnected. The node tries again.
+            let _ = replies.send_and_finish(answer.into(), Bytes::new()).await;
+        } else if replies.send(answer.into()).await.is_ok() {
+            tokio::select! {
+                () = replies.cancelled() => {}
+                () = self.feed.stopped() => fail(replies, Reason::Draining, SHUTTING_DOWN).await,
+            }
+        }
+        self.statuses.leave(&node, number);
     }
 
     /// Sends a node its objects until it disconnects.

@@ -231,11 +231,13 @@ impl Node {
         service: &str,
         kind: request::Kind,
     ) -> Result<M, Failure> {
-        let mut replies = self.call(target.clone(), service, kind).await;
-        match tokio::time::timeout(PATIENCE, replies.next()).await.unwrap().unwrap()? {
-            ReplyEvent::Message(bytes) => Ok(M::decode(bytes).unwrap()),
-            other => panic!("{other:?}"),
-        }
+        first(&mut self.call(target.clone(), service, kind).await).await
+    }
+
+    /// The hub's first answer to a request that stays open until the stream is dropped.
+    pub(super) async fn keep(&self, kind: request::Kind) -> (StatusResult, ReplyStream) {
+        let mut replies = self.call(self.peer.hub().unwrap(), SERVICE, kind).await;
+        (first(&mut replies).await.unwrap(), replies)
     }
 
     /// Listens from what it has.
@@ -244,6 +246,13 @@ impl Node {
         let watch = Watch { source: objects.source, revision: objects.revision, versions };
         let replies = self.call(self.peer.hub().unwrap(), SERVICE, request::Kind::Watch(watch)).await;
         Listening { replies, objects }
+    }
+}
+
+async fn first<M: Message + Default>(replies: &mut ReplyStream) -> Result<M, Failure> {
+    match tokio::time::timeout(PATIENCE, replies.next()).await.unwrap().unwrap()? {
+        ReplyEvent::Message(bytes) => Ok(M::decode(bytes).unwrap()),
+        other => panic!("{other:?}"),
     }
 }
 

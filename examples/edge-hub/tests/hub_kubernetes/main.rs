@@ -15,14 +15,15 @@ use cluster::{Cluster, patch_status};
 use edge::{Hub, Listening, Node, Objects};
 use edge_csi_common::kubernetes::SERVICE;
 use edge_csi_common::kubernetes::message::{
-    ExpandedClaim, Fetched, NodeDriver, NodeStatus, PodVolumeFailure, PodVolumeStatus, SecretAnswer,
-    SecretName, SecretQuery, StatusNumber, StatusResult, TokenAnswer, TokenQuery, Watch, object,
-    request::Kind,
+    DriverReport, ExpandedClaim, Fetched, NodeDriver, NodeStatus, PodVolumeFailure, PodVolumeStatus,
+    SecretAnswer, SecretName, SecretQuery, StatusNumber, StatusResult, TokenAnswer, TokenQuery, Watch,
+    object, request::Kind,
 };
 use edge_transport::{PeerId, Reason};
 use k8s_openapi::api::core::v1 as core_v1;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -500,7 +501,6 @@ async fn recreated_node_gets_its_status_again() {
     let listening = first_change_of_node(&stage, &one).await;
     let (name, at_once) = (stage.cluster.name("one"), DeleteParams::default());
     let nodes = stage.cluster.all::<core_v1::Node>();
-    let csi_nodes = stage.cluster.all::<CSINode>();
     // The first time the Node is away when its node speaks; the second time it goes afterwards.
     for round in 0..2 {
         nodes.delete(&name, &at_once).await.unwrap();
@@ -512,18 +512,98 @@ async fn recreated_node_gets_its_status_again() {
             assert!(taken.failure.contains("not found"), "{}", taken.failure);
         }
         let node = stage.cluster.make_node("one").await;
-        let made = async {
-            loop {
-                let found = csi_nodes.get_opt(&name).await.unwrap();
-                let owners = found.and_then(|found| found.metadata.owner_references).unwrap_or_default();
-                if owners.iter().any(|owner| Some(&owner.uid) == node.metadata.uid.as_ref()) {
-                    break;
-                }
-            }
-        };
-        tokio::time::timeout(edge::PATIENCE, made).await.unwrap();
+        csi_node_of(&stage, &node).await;
     }
     drop(listening);
+}
+
+/// Waits for the CSINode whose owner is this Node.
+async fn csi_node_of(stage: &Stage, node: &core_v1::Node) -> CSINode {
+    let (csi_nodes, name) = (stage.cluster.all::<CSINode>(), node.metadata.name.clone().unwrap());
+    let made = async {
+        loop {
+            let found = csi_nodes.get_opt(&name).await.unwrap();
+            let owners = |found: &CSINode| found.metadata.owner_references.clone().unwrap_or_default();
+            let is_owned = |found: &CSINode| {
+                owners(found).iter().any(|owner| Some(&owner.uid) == node.metadata.uid.as_ref())
+            };
+            if let Some(found) = found.filter(is_owned) {
+                break found;
+            }
+        }
+    };
+    tokio::time::timeout(edge::PATIENCE, made).await.unwrap()
+}
+
+fn report_of(drivers: Vec<NodeDriver>, number: u64) -> Kind {
+    let number = StatusNumber { instance: 7, start: 1, number, unanswered: false };
+    Kind::Drivers(DriverReport { drivers, number: Some(number) })
+}
+
+/// CSINode is all that is written for a node whose kubelet keeps it to itself: its drivers, as they come and go, also for a Node
+/// that is made again.
+async fn drivers_become_the_csi_node(stage: &Stage) {
+    let one = stage.node("one").await;
+    let (name, at_once) = (stage.cluster.name("one"), DeleteParams::default());
+    let nodes = stage.cluster.all::<core_v1::Node>();
+    let before = nodes.get(&name).await.unwrap();
+    let [_, first] = &with_two_drivers().drivers[..] else { panic!("two drivers") };
+    let first = NodeDriver { max_volumes: 12, ..first.clone() };
+    let (result, call) = one.keep(report_of(vec![first.clone()], 1)).await;
+    assert_eq!(result.failure, "");
+    let csi_node = csi_node_of(stage, &before).await;
+    let [written] = &csi_node.spec.drivers[..] else { panic!("{csi_node:?}") };
+    assert_eq!((&written.name, &written.node_id), (&first.name, &first.node_id));
+    assert_eq!(written.allocatable.as_ref().unwrap().count, Some(12));
+    assert_eq!(written.topology_keys.clone().unwrap_or_default().len(), first.segments.len());
+    let after = nodes.get(&name).await.unwrap();
+    assert_eq!(
+        (after.metadata.labels, after.metadata.annotations),
+        (before.metadata.labels, before.metadata.annotations)
+    );
+
+    let other = NodeDriver { name: "other".to_owned(), segments: [].into(), ..first.clone() };
+    drop(call);
+    let (result, call) = one.keep(report_of(vec![other.clone()], 2)).await;
+    assert_eq!(result.failure, "");
+    let written = stage.cluster.all::<CSINode>().get(&name).await.unwrap().spec.drivers;
+    assert_eq!(written.iter().map(|driver| &driver.name).collect::<Vec<_>>(), [&other.name]);
+
+    nodes.delete(&name, &at_once).await.unwrap();
+    let node = stage.cluster.make_node("one").await;
+    let written = csi_node_of(stage, &node).await.spec.drivers;
+    assert_eq!(written[0].name, other.name);
+    drop(call);
+}
+
+#[tokio::test]
+async fn reported_drivers_become_the_csi_node() {
+    let api = FakeApi::start().await;
+    let stage = Stage::with(None, Some(&api)).await;
+    drivers_become_the_csi_node(&stage).await;
+    // An open call does not hold up a hub that ends.
+    let one = stage.node("one").await;
+    let (_, mut call) = one.keep(report_of(Vec::new(), 3)).await;
+    let ended = tokio::spawn(async move { call.next().await });
+    stage.restart_hub();
+    assert_eq!(ended.await.unwrap().unwrap().unwrap_err().reason(), Reason::Draining);
+}
+
+/// Two writers of one CSINode would undo each other's work.
+#[tokio::test]
+async fn csi_node_of_a_kubelet_is_left_alone() {
+    let api = FakeApi::start().await;
+    let stage = Stage::with(None, Some(&api)).await;
+    let (csi_nodes, name) = (stage.cluster.all::<CSINode>(), stage.cluster.name("one"));
+    let mut made = CSINode::default();
+    made.metadata.name = Some(name.clone());
+    let by = |manager: &str| ManagedFieldsEntry { manager: Some(manager.to_owned()), ..Default::default() };
+    made.metadata.managed_fields = Some(vec![by("kubectl"), by("kubelet")]);
+    csi_nodes.create(&PostParams::default(), &made).await.unwrap();
+    let one = stage.node("one").await;
+    let (result, _call) = one.keep(report_of(with_two_drivers().drivers.split_off(1), 1)).await;
+    assert!(result.failure.contains("writes its CSINode: start the agent without"), "{}", result.failure);
+    assert!(csi_nodes.get(&name).await.unwrap().spec.drivers.is_empty());
 }
 
 /// The hub is ready without a watch of Nodes, which is only for Nodes that are created anew, and reports its failure.
@@ -565,12 +645,13 @@ async fn hub_name_is_reserved_and_only_nodes_may_call_it() {
 async fn all_of_it_at_a_real_api_server() {
     let kubeconfig = std::env::var_os("EDGE_CSI_KUBECONFIG").map(PathBuf::from);
     let kubeconfig = kubeconfig.expect("EDGE_CSI_KUBECONFIG names a kubeconfig file");
-    for part in 0..4 {
+    for part in 0..5 {
         let stage = Stage::with(Some(&kubeconfig), None).await;
         match part {
             0 => objects_reach_their_node(&stage).await,
             1 => events_are_written(&stage).await,
             2 => fetches_secrets_and_tokens(&stage).await,
+            3 => drivers_become_the_csi_node(&stage).await,
             _ => a_status_is_written(&stage).await,
         }
         stage.cluster.clear().await;

@@ -210,10 +210,15 @@ impl Core {
         if self.synced { affected } else { Affected::default() }
     }
 
+    /// Returns a number that is higher than those of all subscriptions before.
+    pub(super) const fn next_number(&mut self) -> u64 {
+        self.count += 1;
+        self.count
+    }
+
     /// Subscribes a node. Its revision is accepted if it is of this instance and still remembered.
     pub(super) fn subscribe(&mut self, node: NodeName, has: &Watch) -> Subscription {
-        self.count += 1;
-        let generation = self.count;
+        let generation = self.next_number();
         let view = self.views.entry(node.clone()).or_insert_with(|| View::new(generation));
         if let Some(left) = view.enter(generation) {
             self.absent.remove(&left);

@@ -15,6 +15,15 @@ pub(super) enum CsiNodeStep {
     Change(Vec<Value>),
 }
 
+/// The name under which a kubelet writes, its user agent up to the slash.
+const KUBELET: &str = "kubelet";
+
+/// Whether a kubelet has written the CSINode.
+pub(super) fn is_written_by_kubelet(found: &CSINode) -> bool {
+    let writers = found.metadata.managed_fields.iter().flatten();
+    writers.filter_map(|fields| fields.manager.as_deref()).any(|manager| manager == KUBELET)
+}
+
 /// Returns the write that turns `found` into `wanted`; `None` if they do not differ. `node` is the Node's name and
 /// UID.
 pub(super) fn step(

@@ -55,6 +55,9 @@ pub(super) enum ReportFailure {
     /// A topology segment that cannot be a label.
     #[error(transparent)]
     Label(#[from] LabelRefused),
+    /// The node's kubelet writes the CSINode.
+    #[error("the kubelet of {0} writes its CSINode: start the agent without --csi-node")]
+    KubeletWrites(NodeName),
     /// The claim is not used on this node.
     #[error("claim {namespace}/{name} with UID {uid} is not used on this node")]
     ForeignClaim { namespace: String, name: String, uid: String },
@@ -91,7 +94,11 @@ pub(super) async fn write(client: &Client, feed: &NodeFeed, name: &NodeName, sta
         let uid = found.metadata.uid.clone().unwrap_or_default();
         // The labels are written first: the scheduler relies on them once CSINode names their keys.
         let csi_nodes: Api<CSINode> = Api::all(client.clone());
-        retried(|| try_csi_node(&csi_nodes, (name, &uid), status, &drivers)).await?;
+        retried(|| async {
+            let found = csi_nodes.get_opt(name.as_str()).await.map_err(failed("CSINode"))?;
+            try_csi_node(&csi_nodes, found, (name, &uid), status, &drivers).await
+        })
+        .await?;
         for claim in &status.expanded {
             write_claim(client, feed, name, claim).await?;
         }
@@ -99,6 +106,33 @@ pub(super) async fn write(client: &Client, feed: &NodeFeed, name: &NodeName, sta
     };
     let all = tokio::time::timeout(TIMEOUT, work).await.unwrap_or(Err(ReportFailure::Slow));
     Written { volumes_in_use: volumes_in_use.into_inner(), all }
+}
+
+/// Writes the CSINode of a node whose kubelet does not. Returns the UID of the Node.
+pub(super) async fn write_csi_node(
+    client: &Client,
+    name: &NodeName,
+    status: &NodeStatus,
+) -> Result<String, ReportFailure> {
+    let work = async {
+        bounds::check(status)?;
+        let nodes: Api<Node> = Api::all(client.clone());
+        let found = nodes.get_opt(name.as_str()).await.map_err(failed("reading the Node"))?;
+        let found = found.ok_or_else(|| ReportFailure::NoNode(name.clone()))?;
+        let (drivers, refused) = node::accepted(&found, &status.drivers);
+        let uid = found.metadata.uid.unwrap_or_default();
+        let csi_nodes: Api<CSINode> = Api::all(client.clone());
+        retried(|| async {
+            let found = csi_nodes.get_opt(name.as_str()).await.map_err(failed("CSINode"))?;
+            match found.as_ref().is_some_and(csi_node::is_written_by_kubelet) {
+                true => Err(ReportFailure::KubeletWrites(name.clone())),
+                false => try_csi_node(&csi_nodes, found, (name, &uid), status, &drivers).await,
+            }
+        })
+        .await?;
+        refused.map_or(Ok(uid), |refused| Err(refused.into()))
+    };
+    tokio::time::timeout(TIMEOUT, work).await.unwrap_or(Err(ReportFailure::Slow))
 }
 
 fn failed(target: &'static str) -> impl FnOnce(kube::Error) -> ReportFailure {
@@ -169,12 +203,12 @@ where
 
 async fn try_csi_node(
     csi_nodes: &Api<CSINode>,
+    found: Option<CSINode>,
     (name, uid): (&NodeName, &str),
     status: &NodeStatus,
     drivers: &[&NodeDriver],
 ) -> Result<(), ReportFailure> {
     let target = "CSINode";
-    let found = csi_nodes.get_opt(name.as_str()).await.map_err(failed(target))?;
     let mut version = match &found {
         Some(found) => in_order(csi_nodes, found, status).await?,
         None => None,
