@@ -354,6 +354,9 @@ impl Chain {
 pub(super) struct Figures {
     /// Calls answered with OK.
     pub(super) calls: u64,
+    /// Calls answered with another code, if the load tolerates them.
+    #[serde(default)]
+    pub(super) errors: u64,
     /// Calls per second.
     pub(super) rate: f64,
     /// Median latency.
@@ -373,12 +376,14 @@ pub(super) struct Load {
     pub(super) seconds: f64,
     /// True if one more call hangs during the measurement.
     pub(super) beside_hung: bool,
+    /// True if failed calls are counted, instead of ending the load.
+    pub(super) tolerate: bool,
 }
 
 impl Load {
     /// Returns a load of one caller that creates volumes for this number of seconds.
     pub(super) const fn new(seconds: f64) -> Self {
-        Self { work: "create-volume", in_flight: 1, seconds, beside_hung: false }
+        Self { work: "create-volume", in_flight: 1, seconds, beside_hung: false, tolerate: false }
     }
 
     /// Runs the load against a socket.
@@ -388,6 +393,9 @@ impl Load {
         command.args(["--in-flight", &self.in_flight.to_string(), "--seconds", &self.seconds.to_string()]);
         if self.beside_hung {
             command.arg("--beside-hung");
+        }
+        if self.tolerate {
+            command.arg("--tolerate");
         }
         figures(command, format!("load --endpoint {endpoint}"))
     }
