@@ -28,6 +28,10 @@ const CERT_MANAGER: &str = "github.com/cert-manager/cert-manager@v1.18.2";
 /// The release that the control plane reports; the module `kubernetes` requires that version.
 const KUBERNETES: (&str, &str, &str) = ("v1.36.3", "1", "36");
 
+/// The module of KubeEdge, and the release that its programs report; the module `kubeedge` requires that version.
+const KUBEEDGE: &str = "github.com/kubeedge/kubeedge";
+const KUBEEDGE_VERSION: (&str, &str, &str) = ("v1.23.0", "1", "23");
+
 /// The test binary of the hub.
 const HUB_TESTS: &str = "hub_kubernetes";
 
@@ -37,6 +41,10 @@ const FEATURES: &str = "edge-hub/kubernetes,edge-csi-driver/kubernetes,nats-bus/
 const NEEDS_GO: &str = "install Go 1.26 or newer";
 const NEEDS_CARGO: &str = "run through `cargo test`";
 
+/// The values of `CGO_ENABLED`.
+const NO_C: &str = "0";
+const WITH_C: &str = "1";
+
 /// The directory of this repository's Go modules.
 const GO_MODULES: &str = "tests/e2e/go";
 
@@ -45,7 +53,7 @@ const GO_MODULES: &str = "tests/e2e/go";
 pub(crate) struct Components {
     root: PathBuf,
     /// True for each built part, in the order of [`Part`]. Locked during a build.
-    built: [Mutex<bool>; 5],
+    built: [Mutex<bool>; 6],
     pub(crate) csi_sanity: PathBuf,
     pub(crate) mock_driver: PathBuf,
     pub(crate) example_plugin: PathBuf,
@@ -59,6 +67,12 @@ pub(crate) struct Components {
     pub(crate) registrar: PathBuf,
     /// A driver that hands secrets to pods.
     pub(crate) vault: PathBuf,
+    /// The cloud side of KubeEdge.
+    pub(crate) cloudcore: PathBuf,
+    /// The node of KubeEdge, with a kubelet in it.
+    pub(crate) edgecore: PathBuf,
+    /// KubeEdge's own driver for the cloud.
+    pub(crate) kubeedge_csidriver: PathBuf,
     pub(crate) cable: PathBuf,
     pub(crate) volume_node: PathBuf,
     pub(crate) volume_trace: PathBuf,
@@ -86,6 +100,8 @@ pub(crate) enum Part {
     Sidecars,
     /// The control plane, kubelet, and the program that pods run.
     Kubernetes,
+    /// KubeEdge.
+    KubeEdge,
 }
 
 impl Components {
@@ -118,6 +134,9 @@ impl Components {
             pod: bin.join("pod"),
             registrar: bin.join("registrar"),
             vault: bin.join("vault"),
+            cloudcore: bin.join("cloudcore"),
+            edgecore: bin.join("edgecore"),
+            kubeedge_csidriver: bin.join("kubeedge-csidriver"),
             cable: binary("cable")?,
             volume_node: binary("volume-node")?,
             volume_trace: binary("volume-trace")?,
@@ -135,13 +154,14 @@ impl Components {
     /// Builds a part unless this process has built it already. Takes seconds if nothing changed, otherwise up to minutes.
     /// Concurrent callers wait.
     pub(crate) fn build(&self, part: Part) -> Result<(), E2eError> {
-        let [sanity, mock, plugin, sidecars, kubernetes] = &self.built;
+        let [sanity, mock, plugin, sidecars, kubernetes, kubeedge] = &self.built;
         let built = match part {
             Part::CsiSanity => sanity,
             Part::MockDriver => mock,
             Part::ExamplePlugin => plugin,
             Part::Sidecars => sidecars,
             Part::Kubernetes => kubernetes,
+            Part::KubeEdge => kubeedge,
         };
         let mut built = built.lock().unwrap_or_else(PoisonError::into_inner);
         if !*built {
@@ -172,16 +192,19 @@ impl Components {
                     .try_for_each(|(name, package)| self.go_build("sidecars", package, &self.sidecar(name)))
             }
             Part::Kubernetes => {
-                let (version, major, minor) = KUBERNETES;
-                let says =
-                    |name: &str, value: &str| format!(" -X k8s.io/component-base/version.{name}={value}");
-                let says =
-                    [says("gitVersion", version), says("gitMajor", major), says("gitMinor", minor)].concat();
-                self.go_link("kubernetes", ".", &self.kubernetes, &says)?;
+                let says = version_of("k8s.io/component-base/version", KUBERNETES);
+                self.go_link("kubernetes", ".", &self.kubernetes, &says, NO_C)?;
                 self.go_build("kubernetes", "./pod", &self.pod)?;
                 self.go_build("kubernetes", "./registrar", &self.registrar)?;
                 self.go_build("kubernetes", "./livenessprobe", &self.pod.with_file_name("livenessprobe"))?;
                 self.go_build("kubernetes", "./vault", &self.vault)
+            }
+            Part::KubeEdge => {
+                let says = version_of(&format!("{KUBEEDGE}/pkg/version"), KUBEEDGE_VERSION);
+                // edgecore has SQLite, which is written in C. All are built with C, since they share packages.
+                self.go_link("kubeedge", "./cloudcore", &self.cloudcore, &says, WITH_C)?;
+                self.go_link("kubeedge", "./edgecore", &self.edgecore, &says, WITH_C)?;
+                self.go_link("kubeedge", "./csidriver", &self.kubeedge_csidriver, &says, WITH_C)
             }
         }
     }
@@ -189,6 +212,11 @@ impl Components {
     /// Returns the folder with the snapshot definitions, which exists once the snapshotter is built.
     pub(crate) fn snapshot_definitions(&self) -> Result<PathBuf, E2eError> {
         Ok(go_module(&self.root, "sidecars", SNAPSHOT_CLIENT)?.join("config/crd"))
+    }
+
+    /// Returns the folder with the definitions of KubeEdge, in folders by group.
+    pub(crate) fn kubeedge_definitions(&self) -> Result<PathBuf, E2eError> {
+        Ok(go_module(&self.root, "kubeedge", KUBEEDGE)?.join("build/crds"))
     }
 
     /// Returns the folder with cert-manager's definitions.
@@ -213,16 +241,17 @@ impl Components {
     }
 
     fn go_build(&self, module: &'static str, package: &'static str, program: &Path) -> Result<(), E2eError> {
-        self.go_link(module, package, program, "")
+        self.go_link(module, package, program, "", NO_C)
     }
 
-    /// Builds Go commands with additional linker arguments.
+    /// Builds Go commands with additional linker arguments, with or without C.
     fn go_link(
         &self,
         module: &'static str,
         package: &'static str,
         program: &Path,
         linker: &str,
+        c: &str,
     ) -> Result<(), E2eError> {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         table::say(&format!("building {name}"));
@@ -239,11 +268,17 @@ impl Components {
             ])
             .arg(program)
             .arg(package)
-            .env("CGO_ENABLED", "0")
+            .env("CGO_ENABLED", c)
             .current_dir(self.root.join(GO_MODULES).join(module))
             .output();
         check(&format!("go build {name}"), build, NEEDS_GO).map(drop)
     }
+}
+
+/// Returns the linker arguments that set the variables of a release in a package of versions.
+fn version_of(package: &str, (version, major, minor): (&str, &str, &str)) -> String {
+    let says = |name: &str, value: &str| format!(" -X {package}.{name}={value}");
+    [says("gitVersion", version), says("gitMajor", major), says("gitMinor", minor)].concat()
 }
 
 /// Returns the folder of a dependency of a Go module of this workspace.

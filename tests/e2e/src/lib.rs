@@ -13,6 +13,8 @@
 //!
 //! `kubernetes`: a real Kubernetes is started once, and the cases run one after another.
 //!
+//! `kubeedge`: the same with KubeEdge in place of kubelet, which CI does not run.
+//!
 //! `manifests`: the manifests of `deploy/` and the guide's commands, on API servers and as pods.
 //!
 //! As root, the tests run in separate namespaces, which end their mounts and processes.
@@ -23,6 +25,7 @@ mod driver;
 mod embedded;
 mod enclosure;
 mod error;
+mod kubeedge;
 mod kubernetes;
 mod leftovers;
 mod link_condition;
@@ -49,6 +52,7 @@ use component::{Components, Part};
 use deploy::Deployment;
 use driver::DriverUnderTest;
 use edge_csi_tests::certificates::ClusterCertificates;
+use enclosure::PodRuntime;
 use error::E2eError;
 use kubernetes::Case;
 use report::Outcomes;
@@ -64,7 +68,7 @@ pub fn drivers() -> ExitCode {
     // A thread for each test: `schedule` decides which tests run at the same time.
     arguments.test_threads.get_or_insert_with(|| TestRun::all().count() + Scenario::ALL.len());
     let whole = arguments.filter.is_none();
-    enclosed(&arguments, false, |environment| {
+    enclosed(&arguments, PodRuntime::None, |environment| {
         if whole && environment.may_mount && runs(&arguments) {
             // Builds in advance for the test binaries that run next. These repeat a failed build and report the error.
             std::thread::spawn(|| {
@@ -91,7 +95,8 @@ pub fn kubernetes() -> ExitCode {
     arguments.test_threads = Some(1);
     let with_kubelet =
         Case::ALL.iter().any(|case| is_selected(&arguments, &case.to_string()) && case.needs_kubelet());
-    enclosed(&arguments, with_kubelet, |environment| {
+    let pods = if with_kubelet { PodRuntime::Kubelet } else { PodRuntime::None };
+    enclosed(&arguments, pods, |environment| {
         let shared_cluster: &'static kubernetes::SharedCluster =
             Box::leak(Box::new(kubernetes::SharedCluster::new(environment, with_kubelet)));
         let cases =
@@ -107,12 +112,32 @@ pub fn kubernetes() -> ExitCode {
     })
 }
 
+/// Runs the KubeEdge cases that the command line selects.
+#[must_use]
+pub fn kubeedge() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    enclosed(&arguments, PodRuntime::KubeEdge, |environment| {
+        let shared: &'static kubeedge::Shared = Box::leak(Box::new(kubeedge::Shared::new(environment)));
+        let cases = kubeedge::Case::ALL
+            .map(|case| environment.trial(case.to_string(), true, move || shared.run(case)));
+        let conclusion = libtest_mimic::run(&arguments, cases.into());
+        match shared.end() {
+            Ok(()) => conclusion.exit_code(),
+            Err(failed) => {
+                table::say(&format!("kubeedge-down FAILED: {}", failed.message().unwrap_or_default()));
+                ExitCode::FAILURE
+            }
+        }
+    })
+}
+
 /// Runs the deployments that the command line selects.
 #[must_use]
 pub fn manifests() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(Deployment::ALL.len());
-    enclosed(&arguments, false, |environment| {
+    enclosed(&arguments, PodRuntime::None, |environment| {
         if let Some(code) = deploy::inside(environment) {
             return code;
         }
@@ -136,7 +161,7 @@ fn is_selected(arguments: &Arguments, name: &str) -> bool {
 /// Runs the tests in separate namespaces, if this process is root and tests are run.
 fn enclosed(
     arguments: &Arguments,
-    kubelet: bool,
+    pods: PodRuntime,
     inside: impl FnOnce(&'static Environment) -> ExitCode,
 ) -> ExitCode {
     let may_mount = rustix::process::geteuid().is_root();
@@ -145,7 +170,11 @@ fn enclosed(
         Some(scratch) => Environment::new(PathBuf::from(scratch), may_mount).map(inside),
         None => scratch().and_then(|scratch| {
             if may_mount && runs(arguments) {
-                enclosure::run(scratch.path(), kubelet).map(|()| ExitCode::SUCCESS)
+                if pods == PodRuntime::KubeEdge {
+                    // The namespaces have no network for downloads.
+                    kubeedge::build(&Components::new(&workspace()?)?)?;
+                }
+                enclosure::run(scratch.path(), pods).map(|()| ExitCode::SUCCESS)
             } else {
                 Environment::new(scratch.path().to_owned(), may_mount).map(inside)
             }
@@ -175,6 +204,12 @@ struct Environment {
 /// The prefix of scratch folders.
 const PREFIX: &str = "ecr-";
 
+/// Returns the folder of the workspace.
+fn workspace() -> Result<PathBuf, E2eError> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    root.canonicalize().map_err(|cause| E2eError::Folder { path: root.to_owned(), cause })
+}
+
 /// Creates a folder for one run, which is removed when dropped.
 fn scratch() -> Result<tempfile::TempDir, E2eError> {
     tempfile::Builder::new()
@@ -187,8 +222,7 @@ impl Environment {
     /// Creates the environment of a run with this scratch folder. The value is never dropped, since the harness uses it
     /// in other threads.
     fn new(scratch: PathBuf, may_mount: bool) -> Result<&'static Self, E2eError> {
-        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-        let root = root.canonicalize().map_err(|cause| E2eError::Folder { path: root.to_owned(), cause })?;
+        let root = workspace()?;
         Ok(Box::leak(Box::new(Self {
             logs: root.join("target/real/logs"),
             root,
@@ -331,7 +365,7 @@ mod tests {
     #[test]
     fn a_run_that_leaves_all_tests_out_leaves_no_folder_behind() {
         let mut scratch = PathBuf::new();
-        enclosed(&Arguments::default(), false, |environment| {
+        enclosed(&Arguments::default(), PodRuntime::None, |environment| {
             environment.scratch.clone_into(&mut scratch);
             assert!(scratch.join("authority.pem").exists());
             ExitCode::SUCCESS

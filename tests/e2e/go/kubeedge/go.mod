@@ -110,6 +110,7 @@ replace sigs.k8s.io/kustomize/kyaml v0.13.9 => sigs.k8s.io/kustomize/kyaml v0.13
 
 require (
 	github.com/kubeedge/kubeedge v1.23.0
+	github.com/spf13/pflag v1.0.6-0.20210604193023-d5e0c0615ace
 	k8s.io/component-base v0.32.10
 )
 
@@ -183,6 +184,7 @@ require (
 	github.com/karrick/godirwalk v1.17.0 // indirect
 	github.com/kubeedge/api v0.0.0 // indirect
 	github.com/kubeedge/beehive v0.0.0 // indirect
+	github.com/kubernetes-csi/csi-lib-utils v0.6.1 // indirect
 	github.com/lucas-clemente/aes12 v0.0.0-20171027163421-cd47fb39b79f // indirect
 	github.com/lucas-clemente/quic-go v0.10.1 // indirect
 	github.com/lucas-clemente/quic-go-certificates v0.0.0-20160823095156-d2f86524cced // indirect
@@ -215,7 +217,6 @@ require (
 	github.com/shirou/gopsutil/v3 v3.23.2 // indirect
 	github.com/sirupsen/logrus v1.9.3 // indirect
 	github.com/spf13/cobra v1.8.1 // indirect
-	github.com/spf13/pflag v1.0.6-0.20210604193023-d5e0c0615ace // indirect
 	github.com/stoewer/go-strcase v1.3.0 // indirect
 	github.com/stretchr/objx v0.5.2 // indirect
 	github.com/stretchr/testify v1.10.0 // indirect

@@ -71,7 +71,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, E2eError> {
 }
 
 /// Lists the entries of all folders in a folder.
-fn inner_entries(folder: &Path) -> Vec<PathBuf> {
+pub(crate) fn inner_entries(folder: &Path) -> Vec<PathBuf> {
     let paths =
         |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     paths(folder).flat_map(|folder| paths(&folder)).collect()

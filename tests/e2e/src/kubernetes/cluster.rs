@@ -1,12 +1,11 @@
 //! The operations of the test cases on claims and pods, and their checks.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::api::Api;
-use super::edge::{DRIVERS, Edge, FOREIGN, NODES as OWN_NODES};
+use super::edge::{DRIVERS, Edge, NODES as OWN_NODES};
 use super::kubelet::Kubelet;
 use super::objects::{
     self, ATTACHMENTS, CLAIMS, CSI_NODES, NODES, PODS, SNAPSHOT_CONTENTS, SNAPSHOTS, VOLUMES,
@@ -50,25 +49,30 @@ impl Findings {
 impl Cluster {
     /// Starts the cluster. Without a kubelet, its node is like the others.
     pub(crate) fn start(setup: &Setup<'_>, with_kubelet: bool) -> Result<Self, E2eError> {
-        let plane = Plane::start(setup)?;
+        let mut cluster = Self::before(setup, Plane::start(setup)?, with_kubelet)?;
+        if with_kubelet {
+            let node = OWN_NODES[0];
+            let mut kubelet = Kubelet::start(setup, &cluster.plane, node)?;
+            for (driver, socket) in cluster.edge.kubelet_sockets() {
+                kubelet.register(setup, &cluster.plane, (node, driver), &socket)?;
+            }
+            cluster.kubelet = Some(kubelet);
+        }
+        Ok(cluster)
+    }
+
+    /// Starts the edge and the sidecars, and adds the nodes, except the first one if it joins by itself.
+    pub(crate) fn before(setup: &Setup<'_>, plane: Plane, first_joins: bool) -> Result<Self, E2eError> {
         let api = plane.api;
         let mut edge = Edge::start(setup, &plane)?;
         for (collection, object) in objects::foundation() {
             api.create(collection, &object)?;
         }
-        let first = OWN_NODES[0];
-        for name in OWN_NODES.into_iter().filter(|name| !with_kubelet || *name != first) {
+        for name in OWN_NODES.into_iter().filter(|name| !first_joins || *name != OWN_NODES[0]) {
             add_node(api, name, &DRIVERS)?;
         }
         edge.start_sidecars(setup, &plane)?;
-        let mut kubelet = if with_kubelet { Some(Kubelet::start(setup, &plane, first)?) } else { None };
-        for driver in DRIVERS.into_iter().chain([FOREIGN]) {
-            let socket = edge.nodes.first().map_or_else(PathBuf::new, |node| node.kubelet_socket(driver));
-            if let Some(kubelet) = &mut kubelet {
-                kubelet.register(setup, &plane, (first, driver), &socket)?;
-            }
-        }
-        Ok(Self { kubelet, edge, plane, api })
+        Ok(Self { kubelet: None, edge, plane, api })
     }
 
     /// Stops the cluster: the edge-csi processes gracefully, the others immediately.

@@ -118,6 +118,13 @@ impl Edge {
         self.nodes.iter().find(|node| node.name == name)
     }
 
+    /// Returns the drivers of the first node, and their sockets for kubelet.
+    pub(crate) fn kubelet_sockets(&self) -> Vec<(&'static str, PathBuf)> {
+        let drivers = DRIVERS.into_iter().chain([FOREIGN]);
+        let first = self.nodes.first();
+        first.into_iter().flat_map(|node| drivers.clone().map(|it| (it, node.kubelet_socket(it)))).collect()
+    }
+
     /// Kills a process that serves the first driver on a node.
     pub(crate) fn kill(&mut self, victim: Victim, node: &str) {
         self.parts(victim, node).for_each(Part::kill);
@@ -233,7 +240,7 @@ fn sidecar(
 }
 
 /// Returns the options of a sidecar with this socket and kubeconfig.
-pub(super) fn sidecar_options(
+pub(crate) fn sidecar_options(
     arguments: Arguments,
     (socket, kubeconfig): (&Path, &Path),
     more: &[&str],

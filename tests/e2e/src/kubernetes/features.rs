@@ -19,7 +19,7 @@ const FILE: &str = "/data/file";
 const WATCHED: Duration = Duration::from_secs(5);
 
 /// Checks that a snapshot, and a claim restored from it, contain the data of the snapshot's time.
-pub(super) fn snapshot(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
+pub(crate) fn snapshot(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     cluster.api.create(SNAPSHOT_CLASSES, &objects::snapshot_class("edge", DRIVER))?;
     cluster.make(
         &objects::claim("origin", &class_of(DRIVER), "16Mi"),
@@ -102,7 +102,7 @@ fn mount_of(volume: &str) -> Option<(String, String)> {
 }
 
 /// Checks that a pod gets the filesystem that the class specifies.
-pub(super) fn filesystem(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
+pub(crate) fn filesystem(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     for kind in ["xfs", "ext4"] {
         let parameters = json!({"csi.storage.k8s.io/fstype": kind});
         cluster.api.create(CLASSES, &objects::class(kind, DRIVER, &parameters, "Delete"))?;
@@ -121,7 +121,7 @@ pub(super) fn filesystem(cluster: &mut Cluster, findings: &mut Findings) -> Resu
 }
 
 /// Moves a raw block device from one pod to the next.
-pub(super) fn block(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
+pub(crate) fn block(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let claim = objects::device_claim("device", &class_of(DRIVER), "16Mi");
     cluster.make(&claim, &objects::pod_with_device("writer", NODE, "device", &["write", DEVICE, "raw"]))?;
     cluster.succeeded("writer")?;
@@ -136,7 +136,7 @@ pub(super) fn block(cluster: &mut Cluster, findings: &mut Findings) -> Result<()
 }
 
 /// Checks that a claim for a single pod is used by one pod only.
-pub(super) fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
+pub(crate) fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let mut claim = objects::claim("single", &class_of(DRIVER), "16Mi");
     claim["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
     cluster.make(&claim, &objects::pod("first", NODE, "single", &["write", FILE, "mine", "wait"]))?;
@@ -162,7 +162,7 @@ pub(super) fn one_pod(cluster: &mut Cluster, findings: &mut Findings) -> Result<
 }
 
 /// Moves a claim, and with it the volume, to another VolumeAttributesClass.
-pub(super) fn modification(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
+pub(crate) fn modification(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     for (name, iops) in [("silver", "100"), ("gold", "1000")] {
         cluster
             .api

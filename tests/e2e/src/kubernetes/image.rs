@@ -12,7 +12,7 @@ use crate::setup::Setup;
 /// The name of the image in pods and sandboxes.
 pub(crate) const IMAGE: &str = "edge-csi.invalid/pod:1";
 
-const NEEDS: &str = "install tar and coreutils";
+const NEEDS: &str = "install tar, coreutils, mount and iproute2";
 
 /// Creates an archive that containerd can import.
 pub(super) fn make(setup: &Setup<'_>) -> Result<PathBuf, E2eError> {
@@ -50,7 +50,7 @@ fn archive(archive: &Path, folder: &Path, files: &[&str]) -> Result<(), E2eError
 }
 
 /// Runs a command to its end, and returns its output.
-pub(super) fn run(command: &mut Command) -> Result<String, E2eError> {
+pub(crate) fn run(command: &mut Command) -> Result<String, E2eError> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|cause| E2eError::CannotRun {
         program: program.clone(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use edge_csi_tests::process::Process;
 use edge_csi_tests::{port, wait};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::image::{self, IMAGE};
 use super::objects::has_condition;
@@ -37,21 +37,9 @@ pub(crate) struct Kubelet {
 impl Kubelet {
     /// Starts kubelet and containerd, and waits until the node is ready.
     pub(crate) fn start(setup: &Setup<'_>, plane: &Plane, node: &str) -> Result<Self, E2eError> {
-        for folder in HOST_FOLDERS {
-            std::fs::create_dir_all(folder)
-                .map_err(|cause| E2eError::Folder { path: folder.into(), cause })?;
-            image::run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", folder]))?;
-        }
+        separate(&HOST_FOLDERS)?;
         let folder = setup.folder("kubelet")?;
         let (containerd, socket) = start_containerd(setup, &folder)?;
-        let archive = image::make(setup)?;
-        image::run(
-            Command::new("ctr")
-                .arg("--address")
-                .arg(&socket)
-                .args(["--namespace", "k8s.io", "images", "import"])
-                .arg(archive),
-        )?;
         let kubelet = start_kubelet(setup, plane, &folder, &socket, node)?;
         let started = Self { processes: vec![containerd, kubelet] };
         let path = format!("/api/v1/nodes/{node}");
@@ -69,13 +57,7 @@ impl Kubelet {
         (node, driver): (&str, &str),
         socket: &Path,
     ) -> Result<(), E2eError> {
-        let registry = Path::new(ROOT).join("plugins_registry");
-        std::fs::create_dir_all(&registry)
-            .map_err(|cause| E2eError::Folder { path: registry.clone(), cause })?;
-        let mut command = Command::new(&setup.components.registrar);
-        command.arg("--csi-address").arg(socket).arg("--kubelet-registration-path").arg(socket);
-        command.arg("--plugin-registration-path").arg(&registry);
-        self.processes.push(Process::spawn(setup.logs, &format!("registrar-{driver}"), &mut command)?);
+        self.processes.push(start_registrar(setup, driver, socket)?);
         let path = format!("/apis/storage.k8s.io/v1/csinodes/{node}");
         plane.api.until(&path, &format!("with {driver}"), START, |node| {
             let drivers = node["spec"]["drivers"].as_array()?;
@@ -84,7 +66,26 @@ impl Kubelet {
     }
 }
 
-fn start_containerd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, PathBuf), E2eError> {
+/// Mounts a separate filesystem at each of these folders of the host.
+pub(crate) fn separate(folders: &[&str]) -> Result<(), E2eError> {
+    folders.iter().try_for_each(|folder| {
+        std::fs::create_dir_all(folder).map_err(|cause| E2eError::Folder { path: folder.into(), cause })?;
+        image::run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", folder])).map(drop)
+    })
+}
+
+/// Starts the sidecar that registers a driver with kubelet.
+pub(crate) fn start_registrar(setup: &Setup<'_>, driver: &str, socket: &Path) -> Result<Process, E2eError> {
+    let registry = Path::new(ROOT).join("plugins_registry");
+    std::fs::create_dir_all(&registry).map_err(|cause| E2eError::Folder { path: registry.clone(), cause })?;
+    let mut command = Command::new(&setup.components.registrar);
+    command.arg("--csi-address").arg(socket).arg("--kubelet-registration-path").arg(socket);
+    command.arg("--plugin-registration-path").arg(&registry);
+    Ok(Process::spawn(setup.logs, &format!("registrar-{driver}"), &mut command)?)
+}
+
+/// Starts containerd with the image of the pods. Returns the process and its socket.
+pub(crate) fn start_containerd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, PathBuf), E2eError> {
     let (socket, config, networks) =
         (folder.join("c.sock"), folder.join("containerd.toml"), folder.join("networks"));
     std::fs::create_dir_all(&networks).map_err(|cause| E2eError::Folder { path: networks.clone(), cause })?;
@@ -110,6 +111,9 @@ fn start_containerd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, PathBu
         wait::accepts(&socket) && version.output().is_ok_and(|output| output.status.success())
     };
     process.ready_within(START, "an answer", answers)?;
+    let mut import = Command::new("ctr");
+    import.arg("--address").arg(&socket).args(["--namespace", "k8s.io", "images", "import"]);
+    image::run(import.arg(image::make(setup)?))?;
     Ok((process, socket))
 }
 
@@ -120,10 +124,6 @@ fn start_kubelet(
     socket: &Path,
     node: &str,
 ) -> Result<Process, E2eError> {
-    let never = json!({
-        "memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%",
-        "imagefs.inodesFree": "0%",
-    });
     let config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -148,7 +148,7 @@ fn start_kubelet(
         "volumeStatsAggPeriod": "10s",
         "imageMinimumGCAge": "24h",
         "imageGCHighThresholdPercent": 100,
-        "evictionHard": never,
+        "evictionHard": never_evict(),
         "maxPods": 250,
     });
     let path = folder.join("kubelet.yaml");
@@ -156,4 +156,12 @@ fn start_kubelet(
     let mut command = plane.client(setup, "kubelet");
     command.arg("--config").arg(&path).args(["--root-dir", ROOT, "--hostname-override", node, "-v=2"]);
     Ok(Process::spawn(setup.logs, "kubelet", &mut command)?)
+}
+
+/// Returns thresholds of `evictionHard` that are never reached.
+pub(crate) fn never_evict() -> Value {
+    json!({
+        "memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%", "nodefs.inodesFree": "0%",
+        "imagefs.inodesFree": "0%",
+    })
 }

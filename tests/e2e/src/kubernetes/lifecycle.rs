@@ -17,7 +17,7 @@ const TEXT: &str = "written by a pod";
 const FILE: &str = "/data/file";
 
 /// Creates, attaches, mounts, unmounts, detaches and deletes a volume with each driver and a real kubelet.
-pub(super) fn workflows(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
+pub(crate) fn workflows(cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     for driver in DRIVERS {
         let begun = Instant::now();
         let node = NODES[0];
@@ -75,7 +75,7 @@ pub(super) fn describe(volume: &Value, driver: &str, node: &str, findings: &mut 
 }
 
 /// Counts the mounts at a path.
-pub(super) fn mounts_at(path: &Path) -> usize {
+pub(crate) fn mounts_at(path: &Path) -> usize {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let path = path.to_string_lossy();
     table.lines().filter(|line| line.split(' ').nth(4) == Some(&path)).count()

@@ -13,7 +13,7 @@ use crate::setup::Setup;
 
 /// The condition under which a process is ready.
 #[derive(Debug)]
-pub(super) enum Ready {
+pub(crate) enum Ready {
     /// Once its status page at this port reports ready.
     Page(u16),
     /// Once this socket accepts connections.
@@ -24,8 +24,8 @@ pub(super) enum Ready {
 
 /// The command line of a process, and the process while it runs. Killed when dropped.
 #[derive(Debug)]
-pub(super) struct Part {
-    pub(super) name: String,
+pub(crate) struct Part {
+    pub(crate) name: String,
     program: PathBuf,
     arguments: Arguments,
     /// Options in addition to `arguments`.
@@ -36,7 +36,7 @@ pub(super) struct Part {
 
 impl Part {
     /// Starts the process, and waits until it is ready.
-    pub(super) fn start(
+    pub(crate) fn start(
         setup: &Setup<'_>,
         name: String,
         program: &Path,
@@ -50,13 +50,13 @@ impl Part {
     }
 
     /// Restarts the process with these options in place of earlier additional ones.
-    pub(super) fn restart_with(&mut self, setup: &Setup<'_>, more: Arguments) -> Result<(), E2eError> {
+    pub(crate) fn restart_with(&mut self, setup: &Setup<'_>, more: Arguments) -> Result<(), E2eError> {
         self.more = more;
         self.restart(setup)
     }
 
     /// Kills the process if it runs, starts it, and waits until it is ready.
-    pub(super) fn restart(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
+    pub(crate) fn restart(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         self.revive(setup)?;
         let Some(process) = &mut self.process else { return Ok(()) };
         match &self.ready {
@@ -70,7 +70,7 @@ impl Part {
     }
 
     /// Restarts the process without a wait, since its dependencies may be unavailable.
-    pub(super) fn revive(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
+    pub(crate) fn revive(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         self.kill();
         let mut command = Command::new(&self.program);
         // The provisioner needs a namespace for its capacity objects.
@@ -80,7 +80,7 @@ impl Part {
     }
 
     /// Waits at most `bound` until `reached` returns true. `waited_for` names the condition in errors.
-    pub(super) fn ready_within(
+    pub(crate) fn ready_within(
         &mut self,
         bound: Duration,
         waited_for: &'static str,
@@ -91,26 +91,26 @@ impl Part {
     }
 
     /// Kills the process.
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.process = None;
     }
 
     /// Stops the process gracefully, if it runs.
-    pub(super) fn stop(mut self) -> Result<(), E2eError> {
+    pub(crate) fn stop(mut self) -> Result<(), E2eError> {
         self.end()
     }
 
     /// Stops the process gracefully, if it runs; it can be restarted.
-    pub(super) fn end(&mut self) -> Result<(), E2eError> {
+    pub(crate) fn end(&mut self) -> Result<(), E2eError> {
         Ok(self.process.take().map_or(Ok(()), Process::stop)?)
     }
 
-    pub(super) const fn process(&self) -> Option<&Process> {
+    pub(crate) const fn process(&self) -> Option<&Process> {
         self.process.as_ref()
     }
 
     /// Returns the end of the log if the process has exited by itself.
-    pub(super) fn ended(&mut self) -> Option<String> {
+    pub(crate) fn ended(&mut self) -> Option<String> {
         let process = self.process.as_mut()?;
         (!process.runs()).then(|| process.tail())
     }

@@ -133,7 +133,7 @@ impl Plane {
     }
 
     /// Creates the definition in a file, unless it exists, and waits until the API server serves it.
-    pub(super) fn define(&self, path: PathBuf, name: &str) -> Result<(), E2eError> {
+    pub(crate) fn define(&self, path: PathBuf, name: &str) -> Result<(), E2eError> {
         let definition = format!("{DEFINITIONS}/{name}");
         if self.api.read(&definition)?.is_none() {
             let text = std::fs::read_to_string(&path).map_err(|cause| E2eError::File { path, cause })?;
@@ -250,7 +250,7 @@ fn loopback() -> String {
     format!("http://127.0.0.1:{}", port::free())
 }
 
-pub(super) fn write(path: &Path, text: &str) -> Result<(), E2eError> {
+pub(crate) fn write(path: &Path, text: &str) -> Result<(), E2eError> {
     std::fs::write(path, text).map_err(|cause| E2eError::File { path: path.to_owned(), cause })
 }
 

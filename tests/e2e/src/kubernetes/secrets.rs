@@ -39,7 +39,7 @@ const CALLS: [&str; 6] = [
 const LISTED: &str = "/csi.v1.Controller/ListSnapshots";
 
 /// Runs a claim with a driver that refuses calls without the secret.
-pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
+pub(crate) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
     let node = NODES[0];
     cluster.api.create(CLASSES, &class())?;
     cluster.make(

@@ -1,0 +1,56 @@
+//! The CSINode of a node whose kubelet is edged, which keeps it in its own memory.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::error::E2eError;
+use crate::kubernetes::Api;
+use crate::kubernetes::objects::{CSI_NODES, IDS, NODES, topology_key};
+
+/// Time limit for the registration of the drivers.
+const REGISTRATION: Duration = Duration::from_secs(90);
+
+/// Waits until edged has registered the drivers: it writes their ids and topology to the Node. Returns the Node.
+pub(super) fn registered(api: Api, node: &str, drivers: &[&str]) -> Result<Value, E2eError> {
+    api.until(&format!("{NODES}/{node}"), &format!("with {drivers:?}"), REGISTRATION, |node| {
+        let ids = ids(node);
+        drivers.iter().all(|driver| ids[*driver].is_string()).then(|| node.clone())
+    })
+}
+
+/// Writes the CSINode from what edged has written to the Node. The product is to do this, and then this function ends.
+pub(super) fn write(api: Api, node: &Value, drivers: &[&str]) -> Result<(), E2eError> {
+    let (name, ids) = (&node["metadata"]["name"], ids(node));
+    let keys = |driver: &str| -> Vec<String> {
+        let key = topology_key(driver);
+        if node["metadata"]["labels"][&key].is_string() { vec![key] } else { Vec::new() }
+    };
+    let entry = |driver: &&str| json!({"name": driver, "nodeID": ids[*driver], "topologyKeys": keys(driver)});
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]});
+    let csi_node = json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSINode",
+        "metadata": {"name": name, "ownerReferences": [owner]},
+        "spec": {"drivers": drivers.iter().map(entry).collect::<Vec<_>>()},
+    });
+    api.create(CSI_NODES, &csi_node)
+}
+
+/// Returns the node's ids by driver, from the annotation of its Node.
+fn ids(node: &Value) -> Value {
+    let text = node["metadata"]["annotations"][IDS].as_str().unwrap_or_default();
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ids_of_drivers_are_in_an_annotation() {
+        let node = json!({"metadata": {"annotations": {IDS: r#"{"a":"edge-1"}"#}}});
+        assert_eq!(ids(&node), json!({"a": "edge-1"}));
+        assert_eq!(ids(&json!({})), Value::Null);
+    }
+}

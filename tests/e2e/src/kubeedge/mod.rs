@@ -1,0 +1,189 @@
+//! A real KubeEdge: cloudcore and edgecore with containerd, in place of kubelet on the first node of the tests with Kubernetes.
+//!
+//! Control plane, sidecars, hub, proxies, agents and drivers are those of `kubernetes`. edged, the kubelet in edgecore, registers
+//! the drivers on the sockets that the agent puts in front of them. Several cases are those of `kubernetes` without a change;
+//! the others are about what differs: a cloud that is away, and edgecore that starts again.
+
+mod away;
+mod cloudcore;
+mod cluster;
+mod csi_node;
+mod csidriver;
+mod edgecore;
+mod expansion;
+mod network;
+mod pods;
+mod restart;
+mod steps;
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use libtest_mimic::Failed;
+
+use super::component::{Components, Part};
+use super::error::E2eError;
+use super::kubernetes::cluster::Findings;
+use super::kubernetes::edge::Edge;
+use super::kubernetes::{features, lifecycle, secrets};
+use super::setup::Setup;
+use super::{Environment, report, table};
+use cluster::{KubeEdge, NODE};
+pub(crate) use edgecore::FOLDERS as HOST_FOLDERS;
+
+/// One test case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Case {
+    /// A claim is created, attached, mounted, unmounted, detached and deleted.
+    Lifecycle,
+    /// A raw block device.
+    Block,
+    /// Snapshot, restore and clone.
+    Snapshot,
+    /// Secrets that the class specifies.
+    Secrets,
+    /// Filesystems that the class specifies.
+    FileSystem,
+    /// A claim for a single pod.
+    OnePod,
+    /// A claim that changes its VolumeAttributesClass.
+    Modification,
+    /// A claim that expands under its pod.
+    Expansion,
+    /// cloudcore is killed, and comes back.
+    CloudAway,
+    /// edgecore is restarted.
+    Restart,
+    /// edgecore is restarted while cloudcore is away.
+    RestartAway,
+    /// KubeEdge's own csidriver.
+    CsiDriver,
+}
+
+impl Case {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Lifecycle,
+        Self::Block,
+        Self::Snapshot,
+        Self::Secrets,
+        Self::FileSystem,
+        Self::OnePod,
+        Self::Modification,
+        Self::Expansion,
+        Self::CloudAway,
+        Self::Restart,
+        Self::RestartAway,
+        Self::CsiDriver,
+    ];
+
+    fn run(
+        self,
+        setup: &Setup<'_>,
+        kubeedge: &mut KubeEdge,
+        findings: &mut Findings,
+    ) -> Result<(), E2eError> {
+        let cluster = &mut kubeedge.cluster;
+        match self {
+            Self::Lifecycle => lifecycle::workflows(cluster, findings)?,
+            Self::Block => features::block(cluster, findings)?,
+            Self::Snapshot => features::snapshot(cluster, findings)?,
+            Self::Secrets => secrets::run(setup, cluster, findings)?,
+            Self::FileSystem => features::filesystem(cluster, findings)?,
+            Self::OnePod => features::one_pod(cluster, findings)?,
+            Self::Modification => features::modification(cluster, findings)?,
+            Self::Expansion => expansion::run(setup, kubeedge, findings)?,
+            Self::CloudAway => away::run(setup, kubeedge, findings)?,
+            Self::Restart => restart::with_cloud(setup, kubeedge, findings)?,
+            Self::RestartAway => restart::without_cloud(setup, kubeedge, findings)?,
+            Self::CsiDriver => csidriver::run(setup, kubeedge, findings)?,
+        }
+        pods::nothing_is_left(findings);
+        Ok(())
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Lifecycle => "kubeedge-lifecycle",
+            Self::Block => "kubeedge-block",
+            Self::Snapshot => "kubeedge-snapshot",
+            Self::Secrets => "kubeedge-secrets",
+            Self::FileSystem => "kubeedge-fstype",
+            Self::OnePod => "kubeedge-rwop",
+            Self::Modification => "kubeedge-modify",
+            Self::Expansion => "kubeedge-expansion",
+            Self::CloudAway => "kubeedge-cloud-away",
+            Self::Restart => "kubeedge-restart",
+            Self::RestartAway => "kubeedge-restart-away",
+            Self::CsiDriver => "kubeedge-csidriver",
+        })
+    }
+}
+
+/// Builds everything that the cases need.
+pub(crate) fn build(components: &Components) -> Result<(), E2eError> {
+    let parts = [Part::MockDriver, Part::Sidecars, Part::Kubernetes, Part::KubeEdge];
+    parts.into_iter().try_for_each(|part| components.build(part))
+}
+
+/// The cluster of the cases: started for the first case, and stopped after the last.
+pub(crate) struct Shared {
+    environment: &'static Environment,
+    up: Mutex<Option<Result<(Setup<'static>, KubeEdge), String>>>,
+}
+
+impl Shared {
+    pub(crate) const fn new(environment: &'static Environment) -> Self {
+        Self { environment, up: Mutex::new(None) }
+    }
+
+    /// Runs a case, and removes all that it created.
+    pub(crate) fn run(&self, case: Case) -> Result<(), Failed> {
+        let mut up = self.up.lock().unwrap_or_else(PoisonError::into_inner);
+        let up = up.get_or_insert_with(|| self.set_up().map_err(|error| error.to_string()));
+        let (setup, kubeedge) = up.as_mut().map_err(|error| format!("the cluster is not up: {error}"))?;
+        let (started, mut findings) = (Instant::now(), Findings::default());
+        if let Err(error) = case.run(setup, kubeedge, &mut findings) {
+            findings.note(false, error.to_string());
+            // The next case needs both, and these errors matter less than the first one.
+            let _ = kubeedge.cloudcore.restart(setup);
+            if let Err(error) = kubeedge.cluster.clear(&mut findings) {
+                findings.note(false, error.to_string());
+            }
+        }
+        table::found(&case.to_string(), findings.0, started.elapsed())
+    }
+
+    fn set_up(&self) -> Result<(Setup<'static>, KubeEdge), E2eError> {
+        let components = self.environment.components()?;
+        build(components)?;
+        let (scratch, logs) = self.environment.folders("kubeedge")?;
+        let certificates = &self.environment.certificates;
+        let (scratch, logs) = (Box::leak(scratch.into_boxed_path()), Box::leak(logs.into_boxed_path()));
+        let setup = Setup { components, certificates, scratch, logs };
+        let kubeedge = KubeEdge::start(&setup)?;
+        Ok((setup, kubeedge))
+    }
+
+    /// Stops everything, and checks for leftovers.
+    pub(crate) fn end(&self) -> Result<(), Failed> {
+        let up = self.up.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Ok((setup, kubeedge))) = up else { return Ok(()) };
+        let (started, mut findings) = (Instant::now(), Findings::default());
+        let csi_node = if kubeedge.had_csi_node { "existed before" } else { "was written by the test" };
+        findings.note(true, format!("the CSINode of {NODE} {csi_node}"));
+        let mut check = |words: &str, result: Result<(), E2eError>| match result {
+            Ok(()) => findings.note(true, words),
+            Err(error) => findings.note(false, error.to_string()),
+        };
+        check("hub, agents, proxies and drivers stop without an error", kubeedge.stop());
+        let names = Edge::logs();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        check("no secret and no panic in their logs", report::search_logs(setup.logs, &names));
+        let lines = report::broken_rules(&setup.logs.join(format!("agent-{NODE}.log")));
+        findings.note(true, format!("rules of the spec that edged and the sidecars broke: {lines:?}"));
+        table::found("kubeedge-down", findings.0, started.elapsed())
+    }
+}

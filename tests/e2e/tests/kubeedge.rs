@@ -1,0 +1,5 @@
+//! A real KubeEdge with stock sidecars.
+
+fn main() -> std::process::ExitCode {
+    edge_csi_e2e::kubeedge()
+}
