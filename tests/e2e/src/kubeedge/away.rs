@@ -1,16 +1,18 @@
 //! cloudcore is killed: what runs keeps running, and claims are bound by the path of edge-csi.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use edge_csi_tests::wait;
 use serde_json::json;
 
-use super::cluster::KubeEdge;
+use super::cluster::{KubeEdge, NODE};
 use super::pods::{self, Pod};
 use crate::error::E2eError;
 use crate::kubernetes::cluster::{BOUND, Findings, text};
 use crate::kubernetes::edge::DRIVERS;
+use crate::kubernetes::kubelet::ROOT;
 use crate::kubernetes::objects::PODS;
 use crate::setup::Setup;
 
@@ -27,7 +29,7 @@ pub(super) fn run(
     let cluster = &kubeedge.cluster;
 
     let begun = Instant::now();
-    let (claim, pod) = pods::wanted("new", DRIVERS[1]);
+    let (claim, pod) = pods::wanted("new", DRIVERS[1], NODE);
     cluster.make(&claim, &pod)?;
     let volume = text(&cluster.bound("new")?["metadata"]["name"]);
     findings.note(true, format!("without cloudcore, a new claim is bound after {:.1?}", begun.elapsed()));
@@ -57,7 +59,7 @@ pub(super) fn run(
             begun.elapsed()
         ),
     );
-    let new = Pod::find(cluster, "new", DRIVERS[1])?;
+    let new = Pod::find(cluster, "new", DRIVERS[1], (NODE, Path::new(ROOT)))?;
     let written = wait::poll(BOUND, || new.is_written().then_some(()));
     findings.note(written.is_some() && new.is_mounted(), "its file is with the driver");
     findings.note(stays.is_mounted() && stays.sees_its_file(), "the older pod has its volume");

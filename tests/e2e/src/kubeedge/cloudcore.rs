@@ -34,13 +34,23 @@ impl CloudCore {
     /// Starts cloudcore, and waits until nodes can connect. Its certificates and the token of the nodes are in Secrets that it
     /// creates itself.
     pub(super) fn start(setup: &Setup<'_>, plane: &Plane) -> Result<Self, E2eError> {
-        let config = setup.folder("cloudcore")?.join("cloudcore.yaml");
+        let folder = setup.folder("cloudcore")?;
+        let config = folder.join("cloudcore.yaml");
+        // The default folder is that of edgecore too, whose authority without a key ends cloudcore when it starts again.
+        let file = |name: &str| folder.join(name);
         let text = json!({
             "apiVersion": "cloudcore.config.kubeedge.io/v1alpha2",
             "kind": "CloudCore",
             "kubeAPIConfig": {"kubeConfig": plane.kubeconfig},
             "modules": {
-                "cloudHub": {"advertiseAddress": [ADDRESS], "dnsNames": ["cloudcore"]},
+                "cloudHub": {
+                    "advertiseAddress": [ADDRESS],
+                    "dnsNames": ["cloudcore"],
+                    "tlsCAFile": file("ca.crt"),
+                    "tlsCAKeyFile": file("ca.key"),
+                    "tlsCertFile": file("cloudcore.crt"),
+                    "tlsPrivateKeyFile": file("cloudcore.key"),
+                },
                 "iptablesManager": {"enable": false},
             },
         });

@@ -1,15 +1,18 @@
 //! Control plane, KubeEdge, and the processes of edge-csi with their sidecars.
 
+use std::path::Path;
+
 use edge_csi_tests::process::Process;
+use edge_csi_tests::wait;
 
 use super::cloudcore::{self, CloudCore};
-use super::edgecore::{self, EdgeCore};
+use super::edgecore::{self, EdgeCore, Place};
 use super::steps::Steps;
 use super::{csi_node, network};
 use crate::error::E2eError;
-use crate::kubernetes::cluster::Cluster;
+use crate::kubernetes::cluster::{BOUND, Cluster};
 use crate::kubernetes::edge::NODES;
-use crate::kubernetes::kubelet;
+use crate::kubernetes::kubelet::{self, HOST_FOLDERS};
 use crate::kubernetes::objects::CSI_NODES;
 use crate::kubernetes::plane::Plane;
 use crate::setup::Setup;
@@ -21,7 +24,7 @@ pub(super) const NODE: &str = NODES[0];
 #[derive(Debug)]
 pub(super) struct KubeEdge {
     // Fields are dropped in this order.
-    _registrars: Vec<Process>,
+    registrars: Vec<Process>,
     pub(super) edgecore: EdgeCore,
     pub(super) cloudcore: CloudCore,
     pub(super) cluster: Cluster,
@@ -34,6 +37,7 @@ impl KubeEdge {
     pub(super) fn start(setup: &Setup<'_>) -> Result<Self, E2eError> {
         let mut steps = Steps::begin();
         network::create()?;
+        kubelet::separate(&HOST_FOLDERS)?;
         kubelet::separate(&edgecore::FOLDERS)?;
         let plane = Plane::start(setup)?;
         steps.done("control plane");
@@ -42,23 +46,48 @@ impl KubeEdge {
         let cloudcore = CloudCore::start(setup, &plane)?;
         let token = cloudcore::token(setup, &plane)?;
         steps.done("cloudcore listens");
-        let edgecore = EdgeCore::start(setup, &plane, NODE, &token)?;
+        let edgecore = EdgeCore::start(setup, &plane, (NODE, Place::of_production()), &token)?;
         steps.done("containerd and edgecore; the Node is ready");
         let cluster = Cluster::before(setup, plane, true)?;
         steps.done("hub, agents, drivers, proxies and sidecars");
-        let sockets = cluster.edge.kubelet_sockets();
-        let registrars =
-            sockets.iter().map(|(driver, socket)| kubelet::start_registrar(setup, driver, socket));
-        let registrars = registrars.collect::<Result<Vec<_>, _>>()?;
-        let drivers: Vec<&str> = sockets.iter().map(|(driver, _)| *driver).collect();
-        let node = csi_node::registered(cluster.api, NODE, &drivers)?;
-        steps.done("drivers registered with edged");
-        let had_csi_node = cluster.api.read(&format!("{CSI_NODES}/{NODE}"))?.is_some();
-        if !had_csi_node {
-            csi_node::write(cluster.api, &node, &drivers)?;
+        let (registrars, had_csi_node) = register(setup, &cluster, (NODE, &edgecore.place.root))?;
+        steps.done("drivers registered with edged; CSINode");
+        Ok(Self { registrars, edgecore, cloudcore, cluster, had_csi_node })
+    }
+
+    /// Restarts the registrars that edged has refused, as edged does with the container of a registrar that has ended, until
+    /// all drivers are registered.
+    pub(super) fn renew_registrars(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
+        let mut last = 0;
+        let renewed = wait::poll(BOUND, || match self.renew_refused(setup) {
+            Ok(0) => Some(Ok(())),
+            Ok(missing) => {
+                last = missing;
+                None
+            }
+            Err(error) => Some(Err(error)),
+        });
+        renewed.unwrap_or_else(|| {
+            let waited_for = format!("registrations with edged on {NODE}");
+            Err(E2eError::Timeout { waited_for, bound: BOUND, last: format!("{last} are missing") })
+        })
+    }
+
+    /// Restarts the registrars that edged has refused. Returns the number of drivers that are not registered.
+    fn renew_refused(&mut self, setup: &Setup<'_>) -> Result<usize, E2eError> {
+        let mut missing = 0;
+        let sockets = self.cluster.edge.kubelet_sockets(NODE);
+        for (registrar, (driver, socket)) in self.registrars.iter_mut().zip(sockets) {
+            let log = registrar.log();
+            let last = log.lines().last().unwrap_or_default();
+            if last.starts_with("refused") {
+                registrar.kill();
+                let root = &self.edgecore.place.root;
+                *registrar = kubelet::start_registrar(setup, &format!("{NODE}-{driver}"), root, &socket)?;
+            }
+            missing += usize::from(last != "registered");
         }
-        steps.done("CSINode");
-        Ok(Self { _registrars: registrars, edgecore, cloudcore, cluster, had_csi_node })
+        Ok(missing)
     }
 
     /// Stops the cluster: the edge-csi processes gracefully, the others immediately.
@@ -67,4 +96,24 @@ impl KubeEdge {
         drop(self.cloudcore);
         self.cluster.stop()
     }
+}
+
+/// Registers a node's drivers with its edged. Returns the registrars, and whether there was a CSINode before the test wrote one.
+pub(super) fn register(
+    setup: &Setup<'_>,
+    cluster: &Cluster,
+    (node, root): (&str, &Path),
+) -> Result<(Vec<Process>, bool), E2eError> {
+    let sockets = cluster.edge.kubelet_sockets(node);
+    let registrars = sockets
+        .iter()
+        .map(|(driver, socket)| kubelet::start_registrar(setup, &format!("{node}-{driver}"), root, socket));
+    let registrars = registrars.collect::<Result<Vec<_>, _>>()?;
+    let drivers: Vec<&str> = sockets.iter().map(|(driver, _)| *driver).collect();
+    let written = csi_node::registered(cluster.api, node, &drivers)?;
+    let had_csi_node = cluster.api.read(&format!("{CSI_NODES}/{node}"))?.is_some();
+    if !had_csi_node {
+        csi_node::write(cluster.api, &written, &drivers)?;
+    }
+    Ok((registrars, had_csi_node))
 }

@@ -42,7 +42,7 @@ pub(super) fn run(
     findings.note(true, "the driver's controller expands the volume");
     let grown = |claim: &Value| (claim["status"]["capacity"]["storage"] == WANTED).then_some(());
     let ended = cluster.api.until(&path, "grown", WATCHED, grown).is_ok();
-    let refused = setup.logged("edgecore", REFUSED);
+    let refused = setup.logged(&format!("edgecore-{NODE}"), REFUSED);
     findings.note(
         !ended && refused > 0,
         format!("edged does not expand it on the node: {REFUSED}, {refused} times in {WATCHED:?}"),

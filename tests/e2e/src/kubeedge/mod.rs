@@ -15,6 +15,7 @@ mod network;
 mod pods;
 mod restart;
 mod steps;
+mod two_nodes;
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -57,12 +58,14 @@ pub(crate) enum Case {
     Restart,
     /// edgecore is restarted while cloudcore is away.
     RestartAway,
+    /// A second node.
+    TwoNodes,
     /// KubeEdge's own csidriver.
     CsiDriver,
 }
 
 impl Case {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::Lifecycle,
         Self::Block,
         Self::Snapshot,
@@ -74,6 +77,7 @@ impl Case {
         Self::CloudAway,
         Self::Restart,
         Self::RestartAway,
+        Self::TwoNodes,
         Self::CsiDriver,
     ];
 
@@ -96,6 +100,7 @@ impl Case {
             Self::CloudAway => away::run(setup, kubeedge, findings)?,
             Self::Restart => restart::with_cloud(setup, kubeedge, findings)?,
             Self::RestartAway => restart::without_cloud(setup, kubeedge, findings)?,
+            Self::TwoNodes => two_nodes::run(setup, kubeedge, findings)?,
             Self::CsiDriver => csidriver::run(setup, kubeedge, findings)?,
         }
         pods::nothing_is_left(findings);
@@ -117,6 +122,7 @@ impl fmt::Display for Case {
             Self::CloudAway => "kubeedge-cloud-away",
             Self::Restart => "kubeedge-restart",
             Self::RestartAway => "kubeedge-restart-away",
+            Self::TwoNodes => "kubeedge-two-nodes",
             Self::CsiDriver => "kubeedge-csidriver",
         })
     }
@@ -157,8 +163,8 @@ impl Shared {
     }
 
     fn set_up(&self) -> Result<(Setup<'static>, KubeEdge), E2eError> {
+        // The process outside of the namespaces has built the Go programs.
         let components = self.environment.components()?;
-        build(components)?;
         let (scratch, logs) = self.environment.folders("kubeedge")?;
         let certificates = &self.environment.certificates;
         let (scratch, logs) = (Box::leak(scratch.into_boxed_path()), Box::leak(logs.into_boxed_path()));

@@ -27,10 +27,10 @@ pub(super) struct Pod {
     pub(super) file: PathBuf,
 }
 
-/// Returns a claim and its pod.
-pub(super) fn wanted(name: &str, driver: &str) -> (Value, Value) {
+/// Returns a claim and its pod on a node.
+pub(super) fn wanted(name: &str, driver: &str, node: &str) -> (Value, Value) {
     let claim = objects::claim(name, &class_of(driver), "16Mi");
-    let mut pod = objects::pod(name, NODE, name, &["write", FILE, name, "wait"]);
+    let mut pod = objects::pod(name, node, name, &["write", FILE, name, "wait"]);
     pod["spec"]["restartPolicy"] = json!("Always");
     (claim, pod)
 }
@@ -38,19 +38,24 @@ pub(super) fn wanted(name: &str, driver: &str) -> (Value, Value) {
 impl Pod {
     /// Creates a claim and its pod, and waits until it runs.
     pub(super) fn make(cluster: &Cluster, name: &str, driver: &'static str) -> Result<Self, E2eError> {
-        let (claim, pod) = wanted(name, driver);
+        let (claim, pod) = wanted(name, driver, NODE);
         cluster.make(&claim, &pod)?;
         cluster.running(name)?;
-        Self::find(cluster, name, driver)
+        Self::find(cluster, name, driver, (NODE, Path::new(ROOT)))
     }
 
-    /// Returns the pod with its bound claim.
-    pub(super) fn find(cluster: &Cluster, name: &str, driver: &'static str) -> Result<Self, E2eError> {
+    /// Returns the pod with its bound claim, on a node whose kubelet has this root directory.
+    pub(super) fn find(
+        cluster: &Cluster,
+        name: &str,
+        driver: &str,
+        (node, root): (&str, &Path),
+    ) -> Result<Self, E2eError> {
         let (bound, uid) = (cluster.bound(name)?, cluster.uid(name)?);
         let volume = text(&bound["metadata"]["name"]);
         let handle = text(&bound["spec"]["csi"]["volumeHandle"]);
-        let target = Path::new(ROOT).join(format!("pods/{uid}/volumes/kubernetes.io~csi/{volume}/mount"));
-        let node = cluster.edge.nodes.first();
+        let target = root.join(format!("pods/{uid}/volumes/kubernetes.io~csi/{volume}/mount"));
+        let node = cluster.edge.node(node);
         let file = node.map(|node| node.data(driver, &handle).join("tree/file")).unwrap_or_default();
         Ok(Self { name: name.to_owned(), target, file })
     }

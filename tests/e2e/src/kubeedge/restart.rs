@@ -18,6 +18,9 @@ use crate::setup::Setup;
 /// Time for which the volumes are watched after a start.
 const WATCHED: Duration = Duration::from_secs(45);
 
+/// Time for edged to mount again what it unmounted, without cloudcore.
+const SETTLED: Duration = Duration::from_secs(20);
+
 /// The calls of a node's volume, as the driver logs them when they are done.
 const CALLS: [&str; 4] =
     ["node_unpublish_volume", "node_unstage_volume", "node_stage_volume", "node_publish_volume"];
@@ -101,21 +104,27 @@ pub(super) fn without_cloud(
         true,
         format!("edgecore restarted without cloudcore: {words}; {times} after {:.1?}", begun.elapsed()),
     );
-    let back = wait::poll(WATCHED, || pods.iter().all(Pod::is_mounted).then_some(()));
+    wait::poll(SETTLED, || pods.iter().all(Pod::is_mounted).then_some(()));
     let count = pods.iter().filter(|pod| pod.is_mounted()).count();
     findings.note(
         true,
-        format!(
-            "mounted without cloudcore: {count} of {} ({})",
-            pods.len(),
-            if back.is_some() { "all" } else { "watched" }
-        ),
+        format!("mounted again without cloudcore, within {SETTLED:?}: {count} of {}", pods.len()),
     );
     check(kubeedge, findings, &pods, &processes);
 
     let begun = Instant::now();
     kubeedge.cloudcore.restart(setup)?;
     let listens = begun.elapsed();
+    let refused: usize =
+        DRIVERS.iter().map(|driver| setup.logged(&format!("registrar-{NODE}-{driver}"), "refused")).sum();
+    kubeedge.renew_registrars(setup)?;
+    findings.note(
+        true,
+        format!(
+            "registrations that edged refused without cloudcore: {refused}; all registered {:.1?} after its start",
+            begun.elapsed()
+        ),
+    );
     let mounted = wait::poll(RECONNECT, || pods.iter().all(Pod::is_mounted).then_some(()));
     findings.note(
         mounted.is_some(),

@@ -53,7 +53,7 @@ impl Cluster {
         if with_kubelet {
             let node = OWN_NODES[0];
             let mut kubelet = Kubelet::start(setup, &cluster.plane, node)?;
-            for (driver, socket) in cluster.edge.kubelet_sockets() {
+            for (driver, socket) in cluster.edge.kubelet_sockets(node) {
                 kubelet.register(setup, &cluster.plane, (node, driver), &socket)?;
             }
             cluster.kubelet = Some(kubelet);

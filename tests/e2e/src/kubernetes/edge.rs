@@ -118,11 +118,12 @@ impl Edge {
         self.nodes.iter().find(|node| node.name == name)
     }
 
-    /// Returns the drivers of the first node, and their sockets for kubelet.
-    pub(crate) fn kubelet_sockets(&self) -> Vec<(&'static str, PathBuf)> {
-        let drivers = DRIVERS.into_iter().chain([FOREIGN]);
-        let first = self.nodes.first();
-        first.into_iter().flat_map(|node| drivers.clone().map(|it| (it, node.kubelet_socket(it)))).collect()
+    /// Returns the drivers of a node, and their sockets for kubelet.
+    pub(crate) fn kubelet_sockets(&self, node: &str) -> Vec<(&'static str, PathBuf)> {
+        let foreign = (node == NODES[0]).then_some(FOREIGN);
+        let drivers = DRIVERS.into_iter().chain(foreign);
+        let node = self.node(node);
+        node.into_iter().flat_map(|node| drivers.clone().map(|it| (it, node.kubelet_socket(it)))).collect()
     }
 
     /// Kills a process that serves the first driver on a node.

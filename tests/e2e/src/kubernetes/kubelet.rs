@@ -39,7 +39,7 @@ impl Kubelet {
     pub(crate) fn start(setup: &Setup<'_>, plane: &Plane, node: &str) -> Result<Self, E2eError> {
         separate(&HOST_FOLDERS)?;
         let folder = setup.folder("kubelet")?;
-        let (containerd, socket) = start_containerd(setup, &folder)?;
+        let (containerd, socket) = start_containerd(setup, "containerd", &folder)?;
         let kubelet = start_kubelet(setup, plane, &folder, &socket, node)?;
         let started = Self { processes: vec![containerd, kubelet] };
         let path = format!("/api/v1/nodes/{node}");
@@ -57,7 +57,7 @@ impl Kubelet {
         (node, driver): (&str, &str),
         socket: &Path,
     ) -> Result<(), E2eError> {
-        self.processes.push(start_registrar(setup, driver, socket)?);
+        self.processes.push(start_registrar(setup, driver, Path::new(ROOT), socket)?);
         let path = format!("/apis/storage.k8s.io/v1/csinodes/{node}");
         plane.api.until(&path, &format!("with {driver}"), START, |node| {
             let drivers = node["spec"]["drivers"].as_array()?;
@@ -74,18 +74,27 @@ pub(crate) fn separate(folders: &[&str]) -> Result<(), E2eError> {
     })
 }
 
-/// Starts the sidecar that registers a driver with kubelet.
-pub(crate) fn start_registrar(setup: &Setup<'_>, driver: &str, socket: &Path) -> Result<Process, E2eError> {
-    let registry = Path::new(ROOT).join("plugins_registry");
+/// Starts the sidecar that registers the driver at `socket` with the kubelet that has this root directory.
+pub(crate) fn start_registrar(
+    setup: &Setup<'_>,
+    name: &str,
+    root: &Path,
+    socket: &Path,
+) -> Result<Process, E2eError> {
+    let registry = root.join("plugins_registry");
     std::fs::create_dir_all(&registry).map_err(|cause| E2eError::Folder { path: registry.clone(), cause })?;
     let mut command = Command::new(&setup.components.registrar);
     command.arg("--csi-address").arg(socket).arg("--kubelet-registration-path").arg(socket);
     command.arg("--plugin-registration-path").arg(&registry);
-    Ok(Process::spawn(setup.logs, &format!("registrar-{driver}"), &mut command)?)
+    Ok(Process::spawn(setup.logs, &format!("registrar-{name}"), &mut command)?)
 }
 
-/// Starts containerd with the image of the pods. Returns the process and its socket.
-pub(crate) fn start_containerd(setup: &Setup<'_>, folder: &Path) -> Result<(Process, PathBuf), E2eError> {
+/// Starts containerd with the image of the pods, in a folder and with this name. Returns the process and its socket.
+pub(crate) fn start_containerd(
+    setup: &Setup<'_>,
+    name: &str,
+    folder: &Path,
+) -> Result<(Process, PathBuf), E2eError> {
     let (socket, config, networks) =
         (folder.join("c.sock"), folder.join("containerd.toml"), folder.join("networks"));
     std::fs::create_dir_all(&networks).map_err(|cause| E2eError::Folder { path: networks.clone(), cause })?;
@@ -104,7 +113,7 @@ pub(crate) fn start_containerd(setup: &Setup<'_>, folder: &Path) -> Result<(Proc
     write(&config, &text)?;
     let mut command = Command::new("containerd");
     command.arg("--config").arg(&config);
-    let mut process = Process::spawn(setup.logs, "containerd", &mut command)?;
+    let mut process = Process::spawn(setup.logs, name, &mut command)?;
     let answers = || {
         let mut version = Command::new("ctr");
         version.arg("--address").arg(&socket).arg("version");
