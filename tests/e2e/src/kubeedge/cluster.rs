@@ -13,7 +13,6 @@ use crate::error::E2eError;
 use crate::kubernetes::cluster::{BOUND, Cluster};
 use crate::kubernetes::edge::NODES;
 use crate::kubernetes::kubelet::{self, HOST_FOLDERS};
-use crate::kubernetes::objects::CSI_NODES;
 use crate::kubernetes::plane::Plane;
 use crate::setup::Setup;
 
@@ -28,8 +27,6 @@ pub(super) struct KubeEdge {
     pub(super) edgecore: EdgeCore,
     pub(super) cloudcore: CloudCore,
     pub(super) cluster: Cluster,
-    /// True if a CSINode existed before this test wrote one.
-    pub(super) had_csi_node: bool,
 }
 
 impl KubeEdge {
@@ -48,11 +45,11 @@ impl KubeEdge {
         steps.done("cloudcore listens");
         let edgecore = EdgeCore::start(setup, &plane, (NODE, Place::of_production()), &token)?;
         steps.done("containerd and edgecore; the Node is ready");
-        let cluster = Cluster::before(setup, plane, true)?;
+        let mut cluster = Cluster::before(setup, plane, true)?;
         steps.done("hub, agents, drivers, proxies and sidecars");
-        let (registrars, had_csi_node) = register(setup, &cluster, (NODE, &edgecore.place.root))?;
+        let registrars = register(setup, &mut cluster, (NODE, &edgecore.place.root))?;
         steps.done("drivers registered with edged; CSINode");
-        Ok(Self { registrars, edgecore, cloudcore, cluster, had_csi_node })
+        Ok(Self { registrars, edgecore, cloudcore, cluster })
     }
 
     /// Restarts the registrars that edged has refused, as edged does with the container of a registrar that has ended, until
@@ -98,22 +95,20 @@ impl KubeEdge {
     }
 }
 
-/// Registers a node's drivers with its edged. Returns the registrars, and whether there was a CSINode before the test wrote one.
+/// Registers a node's drivers with its edged, and waits until the hub has written its CSINode. Returns the registrars.
 pub(super) fn register(
     setup: &Setup<'_>,
-    cluster: &Cluster,
+    cluster: &mut Cluster,
     (node, root): (&str, &Path),
-) -> Result<(Vec<Process>, bool), E2eError> {
+) -> Result<Vec<Process>, E2eError> {
+    cluster.edge.report_csi_node(setup, node, true)?;
     let sockets = cluster.edge.kubelet_sockets(node);
     let registrars = sockets
         .iter()
         .map(|(driver, socket)| kubelet::start_registrar(setup, &format!("{node}-{driver}"), root, socket));
     let registrars = registrars.collect::<Result<Vec<_>, _>>()?;
     let drivers: Vec<&str> = sockets.iter().map(|(driver, _)| *driver).collect();
-    let written = csi_node::registered(cluster.api, node, &drivers)?;
-    let had_csi_node = cluster.api.read(&format!("{CSI_NODES}/{node}"))?.is_some();
-    if !had_csi_node {
-        csi_node::write(cluster.api, &written, &drivers)?;
-    }
-    Ok((registrars, had_csi_node))
+    let registered = csi_node::registered(cluster.api, node, &drivers)?;
+    csi_node::reported(cluster.api, &registered, &drivers)?;
+    Ok(registrars)
 }

@@ -11,6 +11,9 @@ use crate::kubernetes::objects::{CSI_NODES, IDS, NODES, topology_key};
 /// Time limit for the registration of the drivers.
 const REGISTRATION: Duration = Duration::from_secs(90);
 
+/// Time limit for the CSINode after that.
+const REPORT: Duration = Duration::from_secs(30);
+
 /// Waits until edged has registered the drivers: it writes their ids and topology to the Node. Returns the Node.
 pub(super) fn registered(api: Api, node: &str, drivers: &[&str]) -> Result<Value, E2eError> {
     api.until(&format!("{NODES}/{node}"), &format!("with {drivers:?}"), REGISTRATION, |node| {
@@ -19,22 +22,26 @@ pub(super) fn registered(api: Api, node: &str, drivers: &[&str]) -> Result<Value
     })
 }
 
-/// Writes the CSINode from what edged has written to the Node. The product is to do this, and then this function ends.
-pub(super) fn write(api: Api, node: &Value, drivers: &[&str]) -> Result<(), E2eError> {
+/// Waits until the hub has written the CSINode, with the ids and keys that edged has written to the Node.
+pub(super) fn reported(api: Api, node: &Value, drivers: &[&str]) -> Result<(), E2eError> {
     let (name, ids) = (&node["metadata"]["name"], ids(node));
     let keys = |driver: &str| -> Vec<String> {
         let key = topology_key(driver);
         if node["metadata"]["labels"][&key].is_string() { vec![key] } else { Vec::new() }
     };
-    let entry = |driver: &&str| json!({"name": driver, "nodeID": ids[*driver], "topologyKeys": keys(driver)});
-    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]});
-    let csi_node = json!({
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "CSINode",
-        "metadata": {"name": name, "ownerReferences": [owner]},
-        "spec": {"drivers": drivers.iter().map(entry).collect::<Vec<_>>()},
-    });
-    api.create(CSI_NODES, &csi_node)
+    let is_right = |found: &Value, driver: &&str| {
+        let entries = found["spec"]["drivers"].as_array();
+        entries.into_iter().flatten().any(|entry| {
+            entry["name"] == **driver
+                && entry["nodeID"] == ids[*driver]
+                && entry["topologyKeys"] == json!(keys(driver))
+        })
+    };
+    let path = format!("{CSI_NODES}/{}", name.as_str().unwrap_or_default());
+    api.until(&path, &format!("with {drivers:?}, as on the Node"), REPORT, |found| {
+        let is_owned = found["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"];
+        (is_owned && drivers.iter().all(|driver| is_right(found, driver))).then_some(())
+    })
 }
 
 /// Returns the node's ids by driver, from the annotation of its Node.

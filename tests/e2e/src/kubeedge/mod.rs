@@ -178,8 +178,6 @@ impl Shared {
         let up = self.up.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Ok((setup, kubeedge))) = up else { return Ok(()) };
         let (started, mut findings) = (Instant::now(), Findings::default());
-        let csi_node = if kubeedge.had_csi_node { "existed before" } else { "was written by the test" };
-        findings.note(true, format!("the CSINode of {NODE} {csi_node}"));
         let mut check = |words: &str, result: Result<(), E2eError>| match result {
             Ok(()) => findings.note(true, words),
             Err(error) => findings.note(false, error.to_string()),

@@ -24,14 +24,15 @@ pub(super) fn run(
     kubeedge: &mut KubeEdge,
     findings: &mut Findings,
 ) -> Result<(), E2eError> {
-    let cluster = &kubeedge.cluster;
+    let cluster = &mut kubeedge.cluster;
     // Until now a Node that the tests have written.
     remove_node(cluster.api, SECOND)?;
     let begun = Instant::now();
     let token = cloudcore::token(setup, &cluster.plane)?;
     let place = Place::within(&setup.folder("ke2")?);
     let edgecore = EdgeCore::start(setup, &cluster.plane, (SECOND, place), &token)?;
-    let (registrars, _) = register(setup, cluster, (SECOND, &edgecore.place.root))?;
+    let registrars = register(setup, cluster, (SECOND, &edgecore.place.root))?;
+    let cluster = &kubeedge.cluster;
     findings.note(true, format!("a second node, with its drivers registered, after {:.1?}", begun.elapsed()));
 
     let first = Pod::make(cluster, "first", DRIVER)?;
@@ -56,6 +57,7 @@ pub(super) fn run(
     kubeedge.cluster.clear(findings)?;
     drop(registrars);
     drop(edgecore);
+    kubeedge.cluster.edge.report_csi_node(setup, SECOND, false)?;
     let api = kubeedge.cluster.api;
     remove_node(api, SECOND)?;
     add_node(api, SECOND, &DRIVERS)

@@ -126,6 +126,18 @@ impl Edge {
         node.into_iter().flat_map(|node| drivers.clone().map(|it| (it, node.kubelet_socket(it)))).collect()
     }
 
+    /// Restarts the agent of a node, with or without a report of its drivers for the CSINode.
+    pub(crate) fn report_csi_node(
+        &mut self,
+        setup: &Setup<'_>,
+        node: &str,
+        is_reported: bool,
+    ) -> Result<(), E2eError> {
+        let options = Arguments::new().flags(if is_reported { &["--csi-node"][..] } else { &[] });
+        let mut found = self.nodes.iter_mut().filter(|found| found.name == node);
+        found.try_for_each(|node| node.agent.restart_with(setup, options.clone()))
+    }
+
     /// Kills a process that serves the first driver on a node.
     pub(crate) fn kill(&mut self, victim: Victim, node: &str) {
         self.parts(victim, node).for_each(Part::kill);
