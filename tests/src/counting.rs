@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use csi_proto::csi::v1 as csi;
@@ -45,14 +45,53 @@ pub struct Executions {
     pub max_concurrent: u64,
 }
 
+/// The executions of one method, of all volumes together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Phase {
+    /// When the first execution began.
+    pub first: Instant,
+    /// When the last execution ended, or began if none has ended.
+    pub last: Instant,
+    /// The number of running executions.
+    pub open: u64,
+    /// The maximum number of concurrent executions.
+    pub max_concurrent: u64,
+}
+
 #[derive(Debug, Default)]
 struct State {
     executions: BTreeMap<Operation, Executions>,
+    phases: BTreeMap<&'static str, Phase>,
+}
+
+impl State {
+    fn begin(&mut self, operation: &Operation) {
+        let executions = self.executions.entry(operation.clone()).or_default();
+        executions.begun += 1;
+        executions.max_concurrent = executions.max_concurrent.max(executions.begun - executions.ended);
+        let now = Instant::now();
+        let new = Phase { first: now, last: now, open: 0, max_concurrent: 0 };
+        let phase = self.phases.entry(operation.method).or_insert(new);
+        phase.open += 1;
+        phase.max_concurrent = phase.max_concurrent.max(phase.open);
+    }
+
+    fn end(&mut self, operation: &Operation) {
+        if let Some(executions) = self.executions.get_mut(operation) {
+            executions.ended += 1;
+        }
+        if let Some(phase) = self.phases.get_mut(operation.method) {
+            phase.open -= 1;
+            phase.last = Instant::now();
+        }
+    }
 }
 
 /// A driver that counts its calls. Clones share the counts.
 #[derive(Debug, Clone)]
 pub struct Counting {
+    name: Arc<str>,
     state: Arc<Mutex<State>>,
     released: Arc<watch::Sender<bool>>,
     work: Duration,
@@ -72,7 +111,15 @@ impl Counting {
     /// Returns a driver whose operations take this long.
     #[must_use]
     pub fn working(work: Duration) -> Self {
-        Self { state: Arc::default(), released: Arc::new(watch::Sender::new(false)), work }
+        let released = Arc::new(watch::Sender::new(false));
+        Self { name: DRIVER.into(), state: Arc::default(), released, work }
+    }
+
+    /// Replaces the driver's name, which is [`DRIVER`] by default.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = name.into();
+        self
     }
 
     /// Serves on a socket, which must not exist.
@@ -114,6 +161,12 @@ impl Counting {
         self.state().executions.get(&operation).copied().unwrap_or_default()
     }
 
+    /// Returns the executions of a method, if any began.
+    #[must_use]
+    pub fn phase(&self, method: &str) -> Option<Phase> {
+        self.state().phases.get(method).copied()
+    }
+
     /// Removes the counts of a volume, which bounds the memory of a long run.
     pub fn forget(&self, volume: &str) {
         let id = id_of(volume);
@@ -128,21 +181,13 @@ impl Counting {
     async fn execute(&self, method: &'static str, volume: &str) -> Result<(), Status> {
         let (driver, operation) = (self.clone(), Operation { method, volume: volume.to_owned() });
         let work = tokio::spawn(async move {
-            {
-                let mut state = driver.state();
-                let executions = state.executions.entry(operation.clone()).or_default();
-                executions.begun += 1;
-                executions.max_concurrent =
-                    executions.max_concurrent.max(executions.begun - executions.ended);
-            }
+            driver.state().begin(&operation);
             if operation.volume.contains(HELD) {
                 // An error means that the sender was dropped.
                 let _ = driver.released.subscribe().wait_for(|released| *released).await;
             }
             tokio::time::sleep(driver.work).await;
-            if let Some(executions) = driver.state().executions.get_mut(&operation) {
-                executions.ended += 1;
-            }
+            driver.state().end(&operation);
         });
         work.await.map_err(|cause| Status::internal(cause.to_string()))
     }
@@ -170,7 +215,7 @@ impl Identity for Counting {
         &self,
         _: Request<csi::GetPluginInfoRequest>,
     ) -> Result<Response<csi::GetPluginInfoResponse>, Status> {
-        let (name, vendor_version) = (DRIVER.to_owned(), "1.0.0".to_owned());
+        let (name, vendor_version) = (self.name.to_string(), "1.0.0".to_owned());
         Ok(Response::new(csi::GetPluginInfoResponse { name, vendor_version, ..Default::default() }))
     }
 

@@ -15,6 +15,9 @@ use crate::{binaries, wait};
 /// The maximum time from SIGTERM to the end of a process.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// The kernel's unit of processor time (USER_HZ, proc(5)).
+const TICK: Duration = Duration::from_millis(10);
+
 /// The number of a log's last lines that an error shows.
 const TAIL: usize = 15;
 
@@ -315,6 +318,16 @@ impl Process {
     #[must_use]
     pub fn peak_kib(&self) -> Option<u64> {
         self.memory("VmHWM:")
+    }
+
+    /// Returns the processor time that the process has used, user and system; zero once it has ended.
+    #[must_use]
+    pub fn processor_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        // The name may contain spaces and brackets. utime and stime are the fields 14 and 15 (proc(5)).
+        let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
+        let ticks = fields.split_whitespace().skip(11).take(2);
+        TICK * ticks.filter_map(|field| field.parse::<u32>().ok()).sum::<u32>()
     }
 
     fn memory(&self, name: &str) -> Option<u64> {

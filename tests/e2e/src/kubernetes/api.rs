@@ -1,8 +1,8 @@
 //! A minimal client of the API server over `kubectl proxy`, which handles TLS and tokens.
 
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use edge_csi_tests::wait;
 use serde_json::Value;
@@ -134,6 +134,51 @@ impl Api {
         removed.ok_or_else(|| E2eError::Timeout { waited_for: format!("{path} removed"), bound, last })
     }
 
+    /// Reads the events of a collection until `reached` returns a value for an event that is no deletion, and returns that value.
+    /// The first events are of the existing objects.
+    pub(crate) fn watch<T>(
+        &self,
+        collection: &str,
+        waited_for: &str,
+        bound: Duration,
+        mut reached: impl FnMut(&Value) -> Option<T>,
+    ) -> Result<T, E2eError> {
+        // From what the server has in memory: without a version it refuses a watch while that is older than its storage.
+        let (end, path) = (Instant::now() + bound, format!("{collection}?watch=true&resourceVersion=0"));
+        let failed = |cause| E2eError::Api { asked: format!("GET {path}"), cause };
+        let open = || self.send("GET", &path, "", "").map(BufReader::new).map_err(failed);
+        let (mut events, mut last) = (open()?, "no event".to_owned());
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let waited_for = format!("{path}: {waited_for}");
+                let last = last.chars().take(SHOWN).collect();
+                return Err(E2eError::Timeout { waited_for, bound, last });
+            }
+            let mut line = String::new();
+            match events.get_ref().set_read_timeout(Some(left)).and_then(|()| events.read_line(&mut line)) {
+                // The server ends the watch of a client that is slower than the events.
+                Ok(0) => events = open()?,
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                }
+                Err(error) => return Err(failed(error)),
+            }
+            // The lines of the response's head are no objects.
+            let Ok(event @ Value::Object(_)) = serde_json::from_str::<Value>(&line) else { continue };
+            match event["type"].as_str() {
+                Some("ADDED" | "MODIFIED") => {
+                    if let Some(found) = reached(&event["object"]) {
+                        return Ok(found);
+                    }
+                }
+                Some("ERROR") => return Err(refused("GET", &path, 200, &event["object"].to_string())),
+                _ => {}
+            }
+            last = line;
+        }
+    }
+
     fn change(&self, method: &str, path: &str, kind: &str, body: &str) -> Result<(), E2eError> {
         match self.ask(method, path, kind, body)? {
             (200..=202, _) => Ok(()),
@@ -148,6 +193,12 @@ impl Api {
     }
 
     fn exchange(&self, method: &str, path: &str, kind: &str, body: &str) -> io::Result<(u16, String)> {
+        let mut answer = String::new();
+        self.send(method, path, kind, body)?.read_to_string(&mut answer)?;
+        parse(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
+    fn send(&self, method: &str, path: &str, kind: &str, body: &str) -> io::Result<TcpStream> {
         let mut stream = TcpStream::connect_timeout(&self.address, ANSWER)?;
         stream.set_read_timeout(Some(ANSWER))?;
         // An HTTP/1.0 response ends with its connection and is not chunked.
@@ -158,9 +209,7 @@ impl Api {
         );
         stream.write_all(head.as_bytes())?;
         stream.write_all(body.as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        parse(&answer).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        Ok(stream)
     }
 }
 

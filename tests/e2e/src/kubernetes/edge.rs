@@ -162,6 +162,16 @@ impl Edge {
         }
     }
 
+    /// Kills the sidecars of all drivers, so that they do not take part in a measurement.
+    pub(crate) fn kill_sidecars(&mut self) {
+        self.sidecars.iter_mut().for_each(Part::kill);
+    }
+
+    /// Restarts the sidecars of all drivers.
+    pub(crate) fn restart_sidecars(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
+        self.sidecars.iter_mut().try_for_each(|sidecar| sidecar.restart(setup))
+    }
+
     /// Restarts sidecars that have ended, as kubelet does: sidecars exit when their proxy dies.
     pub(crate) fn revive_sidecars(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         for sidecar in &mut self.sidecars {

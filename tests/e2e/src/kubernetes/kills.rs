@@ -62,7 +62,8 @@ pub(super) fn run(setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findi
     outcome
 }
 
-fn number(name: &'static str, default: u64) -> Result<u64, E2eError> {
+/// Returns the number in an environment variable, or the default if it is unset.
+pub(super) fn number(name: &'static str, default: u64) -> Result<u64, E2eError> {
     let Some(found) = std::env::var_os(name) else { return Ok(default) };
     let number = found.to_str().and_then(|text| text.parse().ok());
     number.ok_or(E2eError::Variable { name, found, expected: "a number" })

@@ -8,6 +8,7 @@
 
 mod absence;
 mod api;
+mod claims;
 pub(crate) mod cluster;
 mod cuts;
 mod deaths;
@@ -108,12 +109,14 @@ pub(crate) enum Case {
     Storm,
     /// Many pods on nodes with the agent's volume plugin, and many cuts.
     OwnStorm,
+    /// Many claims at once, with a driver beside the provisioner and behind the relay.
+    Claims,
     /// Request size and node selection with a thousand nodes.
     ManyNodes,
 }
 
 impl Case {
-    pub(crate) const ALL: [Self; 27] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::Lifecycle,
         Self::OtherNodes,
         Self::Static,
@@ -140,12 +143,16 @@ impl Case {
         Self::Kills,
         Self::Storm,
         Self::OwnStorm,
+        Self::Claims,
         Self::ManyNodes,
     ];
 
     /// Returns true if the case has pods that run.
     pub(crate) const fn needs_kubelet(self) -> bool {
-        !matches!(self, Self::Own | Self::OwnPods | Self::OwnStorm | Self::Offline | Self::Renewal)
+        !matches!(
+            self,
+            Self::Own | Self::OwnPods | Self::OwnStorm | Self::Offline | Self::Renewal | Self::Claims
+        )
     }
 
     fn run(self, setup: &Setup<'_>, cluster: &mut Cluster, findings: &mut Findings) -> Result<(), E2eError> {
@@ -176,6 +183,7 @@ impl Case {
             Self::Kills => kills::run(setup, cluster, findings),
             Self::Storm => cuts::storm(setup, cluster, findings),
             Self::OwnStorm => own_storm::run(setup, cluster, findings),
+            Self::Claims => claims::run(setup, cluster, findings),
             Self::ManyNodes => many_nodes::run(setup, cluster, findings),
         }
     }
@@ -210,6 +218,7 @@ impl fmt::Display for Case {
             Self::Kills => "kubernetes-kills",
             Self::Storm => "kubernetes-storm",
             Self::OwnStorm => "kubernetes-own-storm",
+            Self::Claims => "kubernetes-claims",
             Self::ManyNodes => "kubernetes-many-nodes",
         })
     }

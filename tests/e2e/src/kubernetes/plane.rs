@@ -69,6 +69,11 @@ impl Plane {
         Ok(plane)
     }
 
+    /// Returns the processor time that all processes of the control plane have used.
+    pub(super) fn processor_time(&self) -> Duration {
+        self.processes.iter().chain(self.server.process()).map(Process::processor_time).sum()
+    }
+
     /// Kills the API server, whose state is in etcd.
     pub(super) fn lose_server(&mut self) {
         self.server.kill();
@@ -100,7 +105,8 @@ impl Plane {
         controllers
             .args(["--leader-elect=false", "--secure-port=0", "--attach-detach-reconcile-sync-period=10s"])
             .arg(format!("--controllers=*,-node-ipam-controller{lifecycle}"))
-            .args(["--kube-api-qps=200", "--kube-api-burst=400"])
+            // Higher than what a test reaches.
+            .args(["--kube-api-qps=5000", "--kube-api-burst=5000"])
             .arg("--service-account-private-key-file")
             .arg(folder.join(ACCOUNTS_KEY))
             // The authority of the hub's --client-ca, which the API server does not accept.
