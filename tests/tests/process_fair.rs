@@ -66,3 +66,29 @@ async fn a_hanging_publish_delays_no_other_volume_over_a_websocket() {
 async fn a_hanging_publish_delays_no_other_volume_over_quic() {
     one_hangs_over(LinkKind::Quic).await;
 }
+
+/// A thousand CreateVolumes at once, as a provisioner with as many workers makes them: the relay refuses none.
+#[tokio::test]
+async fn a_thousand_calls_at_once_begin_at_the_driver() {
+    const CALLS: usize = 1000;
+    let driver = Counting::working(Duration::from_millis(200));
+    let mut cluster = TestCluster::empty(LinkKind::Wss);
+    let _served = driver.serve(&cluster.driver_socket());
+    cluster.start_hub().await.unwrap();
+    cluster.start_agent(&[]).unwrap();
+    cluster.start_proxy(&[]).unwrap();
+    ready(&cluster.proxy_socket()).await;
+    let sidecar = Sidecar::new(controller(&cluster.proxy_socket()), CALL);
+
+    let mut calls = JoinSet::new();
+    for number in 0..CALLS {
+        let sidecar = sidecar.clone();
+        calls.spawn(async move {
+            let created = sidecar.create(&format!("burst-{number}")).await;
+            (created.result.is_ok(), created.attempts)
+        });
+    }
+    let calls = wait::within("the calls end", calls.join_all()).await;
+    let first = calls.iter().filter(|call| **call == (true, 1)).count();
+    assert_eq!(first, CALLS, "calls that succeed at the first attempt");
+}

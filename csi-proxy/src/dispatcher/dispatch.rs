@@ -20,8 +20,9 @@ use crate::call::{Call, CallId, Drained, Fault, Outcome, Replies, Reply};
 use crate::observe::Observation;
 use crate::relay::Relay;
 
-/// The default maximum number of open calls per driver. At most half of them come from other hosts.
-pub const DEFAULT_MAX_IN_FLIGHT: usize = 1024;
+/// The default maximum number of open calls per driver. At most half of them come from other hosts: as many as a proxy may have
+/// open for a node, so that a burst that a proxy accepts is not refused here.
+pub const DEFAULT_MAX_IN_FLIGHT: usize = 2048;
 
 /// The default time that a call waits in the queue of a busy volume.
 const DEFAULT_VOLUME_WAIT: Duration = Duration::from_secs(2);
