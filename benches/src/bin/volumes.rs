@@ -4,12 +4,14 @@
 //! compare alternating runs in one process.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command's output")]
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use edge_csi_benches::volumes::{
-    Fixture, Measured, VolumeClient, mount_all, peak_memory, recover, resident_memory, salvage, unmount_all,
+    Fixture, Measured, PublishedAll, VolumeClient, mount_all, peak_memory, publish_after_boot, publish_bare,
+    record_published, recover, resident_memory, salvage, unmount_all,
 };
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -17,7 +19,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use volume_manager::mounts::linux::{ProbeCommand, probe};
 
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser)]
 #[command(about = "Measure volume-manager against its bounds, kubelet and Mesos")]
 struct Options {
     /// Volumes that are mounted one after the other, and a hundred at a time, in each round.
@@ -29,9 +31,12 @@ struct Options {
     /// Records to recover.
     #[arg(long, default_value_t = 10_000)]
     records: usize,
-    /// Volumes that are published at the same time while memory is measured.
+    /// Volumes that are published at the same time while memory is measured, and after a boot.
     #[arg(long, default_value_t = 1000)]
     parallel: usize,
+    /// The store with the volumes that are published after a boot.
+    #[arg(long, hide = true)]
+    store: Option<PathBuf>,
     /// Run one part in this process, and print its figures as JSON.
     #[arg(long, value_enum, hide = true)]
     part: Option<Part>,
@@ -43,6 +48,8 @@ enum Part {
     Recovery,
     Salvage,
     Memory,
+    Boot,
+    Bare,
     Linux,
 }
 
@@ -51,6 +58,9 @@ const DAMAGED: usize = 100;
 const MIB: u64 = 1 << 20;
 const NO_ROUNDS: &str = "--rounds is 0; expected at least 1";
 const MAX_MEMORY: u64 = 64 * MIB;
+
+/// How long each call to the driver takes at least, in the comparison after a boot.
+const WORK: [Duration; 2] = [Duration::ZERO, Duration::from_millis(10)];
 
 fn main() -> ExitCode {
     let probe = match probe::serve_if_asked() {
@@ -81,6 +91,14 @@ fn run(options: &Options, probe: ProbeCommand) -> Measured<bool> {
                     Part::Recovery => serde_json::to_string(&recover(options.records, DAMAGED).await?),
                     Part::Salvage => serde_json::to_string(&salvage(options.records, DAMAGED).await?),
                     Part::Memory => serde_json::to_string(&measure_memory(options.parallel).await?),
+                    Part::Boot => {
+                        let store = options.store.as_deref().ok_or("--part boot without --store")?;
+                        let published = publish_after_boot(store, options.parallel, Duration::ZERO).await?;
+                        serde_json::to_string(&published)
+                    }
+                    Part::Bare => {
+                        serde_json::to_string(&publish_bare(options.parallel, Duration::ZERO).await?)
+                    }
                     Part::Linux => serde_json::to_string(&measure_linux(options, probe).await?),
                 };
                 println!("{}", figures?);
@@ -117,7 +135,8 @@ fn part_arguments(name: &str, options: &Options) -> Vec<String> {
         ("--parallel", options.parallel),
     ];
     let numbers = numbers.into_iter().flat_map(|(flag, number)| [flag.to_owned(), number.to_string()]);
-    ["--part".to_owned(), name.to_owned()].into_iter().chain(numbers).collect()
+    let store = options.store.iter().flat_map(|store| ["--store".to_owned(), store.display().to_string()]);
+    ["--part".to_owned(), name.to_owned()].into_iter().chain(numbers).chain(store).collect()
 }
 
 /// The printed table.
@@ -174,6 +193,7 @@ async fn measure_all(options: &Options) -> Measured<bool> {
     report.bound(&name, &format!("< {}", mebibytes(MAX_MEMORY)), mebibytes(memory.peak_bytes), within);
     Report::line("  initial memory", "", mebibytes(memory.before_bytes));
     Report::line("  duration", "", milliseconds(memory.elapsed));
+    compare_after_boot(&mut report, options).await?;
     if geteuid().is_root() {
         let rounds: Vec<LinuxRound> = run_part("linux", options)?;
         for LinuxRound { in_flight, manager, kubelet } in rounds {
@@ -239,6 +259,40 @@ async fn compare_with_mesos(options: &Options) -> Measured<()> {
         Report::line("  Mesos", "", rate(count, theirs));
         Report::line("  ratio", "", ratio(theirs, ours));
     }
+    Ok(())
+}
+
+/// Compares volume-manager after a boot with a bare loop of the same calls: the duration in alternating rounds, and the memory in
+/// a process for each.
+async fn compare_after_boot(report: &mut Report, options: &Options) -> Measured<()> {
+    let (directory, count) = (tempfile::tempdir()?, options.parallel);
+    let store = directory.path().join("volumes.redb");
+    record_published(&store, count).await?;
+    for work in WORK {
+        let (mut ours, mut bare) = (Vec::new(), Vec::new());
+        for _ in 0..options.rounds {
+            ours.push(publish_after_boot(&store, count, work).await?);
+            bare.push(publish_bare(count, work).await?);
+        }
+        let name = format!("{count} volumes after a boot, a call takes {} ms: duration", work.as_millis());
+        let elapsed = |rounds: &[PublishedAll]| median(rounds.iter().map(|round| round.elapsed).collect());
+        Report::line(&name, "", milliseconds(elapsed(&ours)));
+        Report::line("  bare loop of the same calls", "", milliseconds(elapsed(&bare)));
+        Report::line("  ratio", "", ratio(elapsed(&ours), elapsed(&bare)));
+        let needed = 2 * u64::try_from(count)?;
+        let calls: Vec<u64> = ours.iter().map(|round| round.calls).collect();
+        let (least, most) = (calls.iter().min().ok_or(NO_ROUNDS)?, calls.iter().max().ok_or(NO_ROUNDS)?);
+        let within = *least >= needed && *most < needed + 10;
+        report.bound("  calls to the driver", &format!("< {}", needed + 10), most.to_string(), within);
+    }
+    let options = Options { store: Some(store), ..options.clone() };
+    let ours: PublishedAll = run_part("boot", &options)?;
+    let bare: PublishedAll = run_part("bare", &options)?;
+    let (name, peak) = (format!("{count} volumes after a boot: peak memory"), ours.peak_bytes);
+    report.bound(&name, &format!("< {}", mebibytes(MAX_MEMORY)), mebibytes(peak), peak < MAX_MEMORY);
+    Report::line("  initial memory", "", mebibytes(ours.before_bytes));
+    Report::line("  bare loop: peak memory", "", mebibytes(bare.peak_bytes));
+    Report::line("  bare loop: initial memory", "", mebibytes(bare.before_bytes));
     Ok(())
 }
 

@@ -1,8 +1,9 @@
-//! A driver on a unix socket that mounts immediately, and counts calls.
+//! A driver on a unix socket that mounts, and counts calls.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use csi_proto::csi::v1::controller_server::{Controller, ControllerServer};
 use csi_proto::csi::v1::controller_service_capability::rpc::Type as ControllerRpc;
@@ -18,7 +19,7 @@ use tonic::{Request, Response, Status};
 use super::backend::MountBackend;
 use super::{DRIVER, Measured};
 
-/// A driver that mounts immediately and counts calls. Clones share one state.
+/// A driver that counts calls, and mounts immediately or after a delay. Clones share one state.
 #[derive(Debug, Clone)]
 pub struct CountingDriver(Arc<Inner>);
 
@@ -26,15 +27,18 @@ pub struct CountingDriver(Arc<Inner>);
 struct Inner {
     backend: MountBackend,
     attaches: bool,
+    /// The delay of each answer.
+    work: Duration,
     calls: AtomicU64,
     connections: AtomicU64,
 }
 
 impl CountingDriver {
-    /// Creates a driver that stages and, if `attaches` is true, attaches.
+    /// Creates a driver that stages and, if `attaches` is true, attaches. Each answer takes at least `work`.
     #[must_use]
-    pub fn new(backend: MountBackend, attaches: bool) -> Self {
-        Self(Arc::new(Inner { backend, attaches, calls: AtomicU64::new(0), connections: AtomicU64::new(0) }))
+    pub fn new(backend: MountBackend, attaches: bool, work: Duration) -> Self {
+        let (calls, connections) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self(Arc::new(Inner { backend, attaches, work, calls, connections }))
     }
 
     /// Returns the number of received calls.
@@ -78,6 +82,14 @@ impl CountingDriver {
         Ok(server.serve_with_incoming(incoming).await?)
     }
 
+    /// Counts a call, and waits as long as its answer takes.
+    async fn begin(&self) {
+        self.0.calls.fetch_add(1, Ordering::Relaxed);
+        if !self.0.work.is_zero() {
+            tokio::time::sleep(self.0.work).await;
+        }
+    }
+
     fn plugin_capabilities(&self) -> GetPluginCapabilitiesResponse {
         use plugin_capability::service::Type;
         let service = plugin_capability::Service { r#type: Type::ControllerService.into() };
@@ -99,12 +111,12 @@ macro_rules! service {
         #[tonic::async_trait]
         impl $service for CountingDriver {
             $(async fn $method(&self, request: Request<$of>) -> Result<Response<$answer>, Status> {
-                self.0.calls.fetch_add(1, Ordering::Relaxed);
+                self.begin().await;
                 let ($driver, $request) = (self, &request.get_ref());
                 $body.map(Response::new)
             })*
             $(async fn $other(&self, _: Request<$other_of>) -> Result<Response<$other_answer>, Status> {
-                self.0.calls.fetch_add(1, Ordering::Relaxed);
+                self.begin().await;
                 Err(Status::unimplemented("this driver does not implement the RPC"))
             })*
         }

@@ -35,10 +35,22 @@ impl Fixture {
     /// # Errors
     /// Returns an error if no directory can be created.
     pub async fn start(attaches: bool) -> Measured<Self> {
+        Self::start_in_memory(attaches, Duration::ZERO).await
+    }
+
+    /// Starts a driver that mounts in memory, and whose answers each take at least `work`.
+    ///
+    /// # Errors
+    /// Returns an error if no directory can be created.
+    pub async fn start_working(work: Duration) -> Measured<Self> {
+        Self::start_in_memory(false, work).await
+    }
+
+    async fn start_in_memory(attaches: bool, work: Duration) -> Measured<Self> {
         let directory = tempfile::tempdir()?;
         let mounts = MemoryMounts::new();
-        let backend = MountBackend::memory(mounts.clone());
-        Ok(Self::with_backend(directory, backend, NodeMounts::Memory(mounts), "/node".into(), attaches).await)
+        let driver = CountingDriver::new(MountBackend::memory(mounts.clone()), attaches, work);
+        Ok(Self::serve(directory, driver, NodeMounts::Memory(mounts), "/node".into()).await)
     }
 
     /// Starts a driver that mounts in the mount namespace of this process, whose probes have this command.
@@ -48,17 +60,11 @@ impl Fixture {
     pub async fn start_on_linux(probe: ProbeCommand, attaches: bool) -> Measured<Self> {
         let directory = tempfile::tempdir()?;
         let root = directory.path().canonicalize()?.join("node");
-        Ok(Self::with_backend(directory, MountBackend::Linux, NodeMounts::Linux(probe), root, attaches).await)
+        let driver = CountingDriver::new(MountBackend::Linux, attaches, Duration::ZERO);
+        Ok(Self::serve(directory, driver, NodeMounts::Linux(probe), root).await)
     }
 
-    async fn with_backend(
-        directory: TempDir,
-        backend: MountBackend,
-        mounts: NodeMounts,
-        root: PathBuf,
-        attaches: bool,
-    ) -> Self {
-        let driver = CountingDriver::new(backend, attaches);
+    async fn serve(directory: TempDir, driver: CountingDriver, mounts: NodeMounts, root: PathBuf) -> Self {
         let (serving, socket) = (driver.clone(), directory.path().join(SOCKET));
         let at = socket.clone();
         let server = tokio::spawn(async move {

@@ -6,6 +6,7 @@
 //! volume-manager.
 
 mod backend;
+mod boot;
 mod driver;
 mod fixture;
 mod kubelet;
@@ -26,6 +27,7 @@ use volume_manager::driver::{Access, AccessMode, Attach, ConsumerSpec, MountPath
 use volume_manager::{ConsumerId, VolumeKey};
 
 pub use backend::MountBackend;
+pub use boot::{PublishedAll, publish_after_boot, publish_bare, record_published};
 pub use driver::CountingDriver;
 pub use fixture::Fixture;
 pub use kubelet::Kubelet;

@@ -143,7 +143,7 @@ pub async fn salvage(count: usize, damaged: usize) -> Measured<Salvage> {
 }
 
 /// Returns records and mounts as if each volume had been published. One real record is the template of all.
-async fn records(fixture: &Fixture, count: usize) -> Measured<(Vec<Change>, MemoryMounts)> {
+pub(super) async fn records(fixture: &Fixture, count: usize) -> Measured<(Vec<Change>, MemoryMounts)> {
     let MountBackend::Memory { mounts, .. } = fixture.driver().backend() else {
         return Err("the driver mounts on Linux; expected a driver that mounts in memory".into());
     };
