@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use cluster::{Cluster, attachment, claim, driver, in_use, of_claim, persistent_volume, pod, versions};
 use csi_proto::csi::v1 as csi;
 use edge_csi_common::kubernetes::message::object::Kind;
-use edge_csi_common::kubernetes::message::{PersistentVolume, SecretName, Watch};
+use edge_csi_common::kubernetes::message::{PersistentVolume, SecretName, StatusNumber, Watch};
 use edge_csi_tests::cluster::{DRIVER, NODE};
 use edge_csi_tests::csi::{controller, create_volume, ready};
 use edge_csi_tests::{page, wait};
@@ -389,4 +389,29 @@ async fn an_attached_volume_waits_for_volumes_in_use() {
     let again = Cluster::start(node.cluster.hub_url(), 8, vec![driver(true)]);
     node.nothing_mounted().await;
     again.reported("nothing is in use", |status| status.volumes_in_use.is_empty()).await;
+}
+
+/// The drivers of a node whose kubelet keeps its CSINode to itself are reported until a hub has written them, and to the next
+/// hub.
+#[tokio::test]
+async fn drivers_are_reported_for_the_csi_node() {
+    let mut node = fixture().await;
+    let mut cluster = Cluster::start(node.cluster.hub_url(), 7, Vec::new());
+    cluster.fails("the API server is away");
+    let sockets = node.cluster.path("kubelet-sockets").to_string_lossy().into_owned();
+    node.cluster.start_agent(&["--kubelet-socket-dir", &sockets, "--csi-node"]).unwrap();
+    node.cluster.agent.as_ref().unwrap().logged("the API server is away").await;
+    cluster.fails("");
+    node.cluster.agent.as_ref().unwrap().logged("the hub has written the CSINode").await;
+    let first = cluster.reported("it has its driver", |status| status.drivers.len() == 1).await;
+    let found = &first.drivers[0];
+    assert_eq!((found.name.as_str(), found.node_id.as_str()), (DRIVER, NODE));
+    assert_eq!(found.segments.values().collect::<Vec<_>>(), [NODE]);
+
+    cluster.stop_hub().await;
+    let other = Cluster::start(node.cluster.hub_url(), 8, Vec::new());
+    let next = other.reported("it has its driver", |status| status.drivers == first.drivers).await;
+    let place =
+        |number: Option<StatusNumber>| number.map(|number| (number.instance, number.start, number.number));
+    assert!(place(next.number) > place(first.number), "{next:?} {first:?}");
 }
