@@ -70,7 +70,7 @@ fn claim(setup: &Setup<'_>, kubeedge: &KubeEdge, findings: &mut Findings) -> Res
     let lost = setup.logged(PROVISIONER, "is not string");
     findings.note(
         bound.is_err() && lost > 0,
-        format!("csidriver: the claim is not bound in {WATCHED:?}; lost answers of CreateVolume: {lost}"),
+        format!("csidriver: the claim is not bound in {WATCHED:?}; log lines about a lost answer: {lost}"),
     );
     let path = format!("{CLAIMS}/{NAME}");
     cluster.api.delete(&path)?;
