@@ -112,6 +112,10 @@ impl Check<'_> {
         self.accepted("components of the hub", &text)?;
         let text = self.with_components(&["secrets", "hub-kubernetes", "node-renewal"])?;
         self.accepted("component node-renewal", &text)?;
+        let text = self.with_components(&["secrets", "hub-kubernetes", "kubeedge"])?;
+        self.accepted("component kubeedge", &text)?;
+        let is_set = text.contains("--csi-node") && text.contains("allowVolumeExpansion: false");
+        self.cluster.note(is_set, "kubeedge has agents report their drivers, and classes without expansion");
         let mut files = yaml_in(&self.manifests.join("examples"))?;
         files.push(self.manifests.join("components/cert-manager/node-certificate.yaml"));
         for file in files {
