@@ -29,7 +29,8 @@ impl LinkCondition {
     pub(crate) const fn cable(self) -> Option<&'static [&'static str]> {
         match self {
             Self::Clean => None,
-            Self::Cuts => Some(&["--cut-every", "2s", "--cut-jitter", "300ms", "--cut-for", "300ms"]),
+            // Not a divisor of 30 s, at which sidecars try again: each attempt of a claim would meet the same part of a cut.
+            Self::Cuts => Some(&["--cut-every", "2100ms", "--cut-jitter", "300ms", "--cut-for", "300ms"]),
             Self::FastCuts => Some(&["--cut-every", "500ms", "--cut-jitter", "100ms", "--cut-for", "100ms"]),
             Self::Far => Some(&["--delay", "50ms", "--loss", "1%"]),
         }
