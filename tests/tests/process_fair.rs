@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use edge_csi_tests::cluster::{NODE, TestCluster};
 use edge_csi_tests::counting::Counting;
-use edge_csi_tests::csi::{controller, ready};
+use edge_csi_tests::csi::controller;
 use edge_csi_tests::link::LinkKind;
 use edge_csi_tests::sidecar::Sidecar;
 use edge_csi_tests::wait;
@@ -17,12 +17,7 @@ const CALL: Duration = Duration::from_secs(120);
 
 async fn one_hangs_over(over: LinkKind) {
     let driver = Counting::working(Duration::ZERO);
-    let mut cluster = TestCluster::empty(over);
-    let _served = driver.serve(&cluster.driver_socket());
-    cluster.start_hub().await.unwrap();
-    cluster.start_agent(&[]).unwrap();
-    cluster.start_proxy(&[]).unwrap();
-    ready(&cluster.proxy_socket()).await;
+    let (cluster, _served) = TestCluster::start_with(over, &driver).await;
     let sidecar = Sidecar::new(controller(&cluster.proxy_socket()), CALL);
 
     let hung = tokio::spawn({
@@ -72,12 +67,7 @@ async fn a_hanging_publish_delays_no_other_volume_over_quic() {
 async fn a_thousand_calls_at_once_begin_at_the_driver() {
     const CALLS: usize = 1000;
     let driver = Counting::working(Duration::from_millis(200));
-    let mut cluster = TestCluster::empty(LinkKind::Wss);
-    let _served = driver.serve(&cluster.driver_socket());
-    cluster.start_hub().await.unwrap();
-    cluster.start_agent(&[]).unwrap();
-    cluster.start_proxy(&[]).unwrap();
-    ready(&cluster.proxy_socket()).await;
+    let (cluster, _served) = TestCluster::start_with(LinkKind::Wss, &driver).await;
     let sidecar = Sidecar::new(controller(&cluster.proxy_socket()), CALL);
 
     let mut calls = JoinSet::new();

@@ -21,12 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[tokio::test]
 async fn the_next_provisioner_gets_the_volume_of_a_lost_create() {
     let driver = Counting::working(Duration::ZERO);
-    let mut cluster = TestCluster::empty(LinkKind::Wss);
-    let _served = driver.serve(&cluster.driver_socket());
-    cluster.start_hub().await.unwrap();
-    cluster.start_agent(&[]).unwrap();
-    cluster.start_proxy(&[]).unwrap();
-    ready(&cluster.proxy_socket()).await;
+    let (mut cluster, _served) = TestCluster::start_with(LinkKind::Wss, &driver).await;
 
     let name = format!("{HELD}pvc");
     let leader = Sidecar::new(controller(&cluster.proxy_socket()), PATIENCE);

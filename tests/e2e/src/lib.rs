@@ -326,6 +326,14 @@ impl Environment {
         table::found(&scenario.to_string(), facts.and_then(|facts| clean.map(|()| facts))?, started.elapsed())
     }
 
+    /// Returns the setup of a cluster, which all cases of the process share.
+    fn setup(&'static self, name: &str) -> Result<Setup<'static>, E2eError> {
+        let components = self.components()?;
+        let (scratch, logs) = self.folders(name)?;
+        let (scratch, logs) = (Box::leak(scratch.into_boxed_path()), Box::leak(logs.into_boxed_path()));
+        Ok(Setup { components, certificates: &self.certificates, scratch, logs })
+    }
+
     /// Creates the scratch folder and the log folder of one test, both empty.
     fn folders(&self, name: &str) -> Result<(PathBuf, PathBuf), E2eError> {
         let space = statvfs(&self.scratch)

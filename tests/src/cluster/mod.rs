@@ -18,6 +18,7 @@ pub use self::error::ClusterError;
 pub use self::nodes::MultiNodeCluster;
 use crate::arguments::{Arguments, unix};
 use crate::certificates::{ClusterCertificates, Files};
+use crate::counting::{Counting, Served};
 use crate::link::{HubLink, LinkKind};
 use crate::process::Process;
 use crate::{csi, port, wait};
@@ -116,15 +117,31 @@ impl TestCluster {
     /// If a process does not start.
     pub async fn start(kind: LinkKind) -> Self {
         let mut cluster = Self::empty(kind);
+        cluster.start_driver(&[]).unwrap_or_else(|error| panic!("{error}"));
+        cluster.start_relay().await;
+        cluster
+    }
+
+    /// Starts the processes of a new cluster in front of this driver, and waits until Probe on the proxy's socket returns ready.
+    ///
+    /// # Panics
+    /// If a process does not start, or the driver's socket cannot be listened on.
+    pub async fn start_with(kind: LinkKind, driver: &Counting) -> (Self, Served) {
+        let mut cluster = Self::empty(kind);
+        let served = driver.serve(&cluster.driver_socket());
+        cluster.start_relay().await;
+        (cluster, served)
+    }
+
+    /// Starts hub, agent and proxy, and waits until the proxy is ready.
+    async fn start_relay(&mut self) {
         let started = async {
-            cluster.start_driver(&[])?;
-            cluster.start_hub().await?;
-            cluster.start_agent(&[])?;
-            cluster.start_proxy(&[])
+            self.start_hub().await?;
+            self.start_agent(&[])?;
+            self.start_proxy(&[])
         };
         started.await.unwrap_or_else(|error| panic!("{error}"));
-        csi::ready(&cluster.proxy_socket()).await;
-        cluster
+        csi::ready(&self.proxy_socket()).await;
     }
 
     /// A path in the cluster's directory.

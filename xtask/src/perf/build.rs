@@ -74,9 +74,9 @@ impl Programs {
         Self { rust: folder.to_owned(), go: PathBuf::new() }
     }
 
-    /// Returns the programs in a folder; without one, builds them.
-    pub(super) fn at_or_built(folder: Option<&Path>) -> Result<Self, PerfError> {
-        folder.map_or_else(|| Self::build(false), |folder| Ok(Self::at(folder)))
+    /// Returns the programs in a folder; without one, builds them, with `peers` also those of the comparison.
+    pub(super) fn at_or_built(folder: Option<&Path>, peers: bool) -> Result<Self, PerfError> {
+        folder.map_or_else(|| Self::build(peers), |folder| Ok(Self::at(folder)))
     }
 
     /// Returns the folder of the binaries.

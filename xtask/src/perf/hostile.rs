@@ -161,7 +161,7 @@ struct Outcome {
 
 /// Measures and prints the table; fails if the hub's memory grew beyond its bound.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
-    let programs = Programs::at_or_built(options.programs.as_deref())?;
+    let programs = Programs::at_or_built(options.programs.as_deref(), false)?;
     raise_open_files((options.connections + options.half_open) as u64)?;
     let run = folder()?;
     let authority = Authority::new(run.path())?;

@@ -53,7 +53,7 @@ struct Round {
 
 /// Measures and prints the table.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
-    let programs = Programs::at_or_built(options.programs.as_deref())?;
+    let programs = Programs::at_or_built(options.programs.as_deref(), false)?;
     let run = folder()?;
     let authority = Authority::new(run.path())?;
     let chains = CHAINS.map(|kind| Chain::start(kind, &programs, run.path(), &authority));

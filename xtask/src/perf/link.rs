@@ -108,10 +108,7 @@ impl Link {
 #[allow(clippy::print_stdout, reason = "the table is the output of the command")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let peers = !options.without_peers;
-    let programs = match &options.programs {
-        Some(folder) => Programs::at(folder),
-        None => Programs::build(peers)?,
-    };
+    let programs = Programs::at_or_built(options.programs.as_deref(), peers)?;
     let is_measured = |carrier: Carrier| peers || matches!(carrier, Carrier::Relay(..));
     let run = folder()?;
     let authority = Authority::new(run.path())?;

@@ -44,8 +44,7 @@ type Results = BTreeMap<(usize, usize), Vec<Measured>>;
 #[allow(clippy::print_stderr, reason = "the output of a command")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let peers = !options.without_peers && options.programs.is_none();
-    let programs =
-        if peers { Programs::build(true) } else { Programs::at_or_built(options.programs.as_deref()) }?;
+    let programs = Programs::at_or_built(options.programs.as_deref(), peers)?;
     let run = folder()?;
     let authority = Authority::new(run.path())?;
     let mut chains = Vec::new();

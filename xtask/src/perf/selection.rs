@@ -80,7 +80,7 @@ struct Calls {
 
 /// Prepares a file of placements, measures a proxy that opens the file, and prints the figures.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
-    let programs = Programs::at_or_built(options.programs.as_deref())?;
+    let programs = Programs::at_or_built(options.programs.as_deref(), false)?;
     let run = folder()?;
     let prepared: Prepared = figures(proxy(options, &programs, run.path()).arg("--prepare"))?;
     let restarted: Restarted = figures(&mut proxy(options, &programs, run.path()))?;

@@ -124,7 +124,7 @@ impl Sub for Usage {
 
 /// Measures each transport on a separate hub.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
-    let programs = Programs::at_or_built(options.programs.as_deref())?;
+    let programs = Programs::at_or_built(options.programs.as_deref(), false)?;
     raise_open_files(options.sessions + SPARE_FILES)?;
     for &transport in &options.transport {
         let run = folder()?;

@@ -37,7 +37,7 @@ type Pair = [f64; 2];
 /// Measures and prints both hubs. Each has an agent over wss and a proxy over a unix socket.
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     check_pairs(options.pairs)?;
-    let programs = Programs::at_or_built(options.programs.as_deref())?;
+    let programs = Programs::at_or_built(options.programs.as_deref(), false)?;
     let (mut rates, mut per_second) = (Vec::new(), Vec::new());
     for pair in 0..options.pairs {
         // New processes for each pair average out what varies from start to start.

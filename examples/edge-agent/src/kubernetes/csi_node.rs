@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::KubernetesOptions;
-use super::hub::{Hub, RequestError};
+use super::hub::Hub;
 use super::order::StatusOrder;
 use super::retries::Retries;
 use crate::essential::Essential;
@@ -167,7 +167,7 @@ async fn keep(hub: &Hub, report: DriverReport, order: &mut StatusOrder, retries:
     let mut replies = match hub.open(Kind::Drivers(report)).await {
         Ok(replies) => replies,
         Err(error) => {
-            if !matches!(error, RequestError::NotSent(_) | RequestError::NotStarted) {
+            if error.may_be_received() {
                 order.lost();
             }
             return error.to_string();
@@ -182,23 +182,16 @@ async fn keep(hub: &Hub, report: DriverReport, order: &mut StatusOrder, retries:
                 return failure.to_string();
             }
         };
-        match result {
-            Ok(result) if result.failure.is_empty() => {
-                order.written();
-                retries.succeeded();
-                tracing::info!("the hub has written the CSINode of this node");
-            }
-            Ok(result) => {
-                // No status is later than this one: --state-dir was restored from a copy.
-                if result.superseded
-                    && let Err(error) = order.renew().await
-                {
-                    tracing::error!("--state-dir: cannot write the instance of the statuses: {error}");
-                }
-                return result.failure;
-            }
+        let result: StatusResult = match result {
+            Ok(result) => result,
             Err(error) => return error.to_string(),
+        };
+        order.answered(&result).await;
+        if !result.failure.is_empty() {
+            return result.failure;
         }
+        retries.succeeded();
+        tracing::info!("the hub has written the CSINode of this node");
     }
 }
 

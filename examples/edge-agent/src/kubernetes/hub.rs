@@ -38,6 +38,13 @@ pub(super) enum RequestError {
     Empty,
 }
 
+impl RequestError {
+    /// Whether a hub may have received the request.
+    pub(super) const fn may_be_received(&self) -> bool {
+        !matches!(self, Self::NotSent(_) | Self::NotStarted)
+    }
+}
+
 /// A client of the hub's Kubernetes service. Clones share the connection.
 #[derive(Debug, Clone)]
 pub(super) struct Hub {

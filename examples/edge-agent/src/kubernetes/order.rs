@@ -4,7 +4,7 @@
 //! was restored from a copy counts from an earlier start; it takes a new instance once a hub says so.
 
 use super::super::store::{Document, TableError};
-use edge_csi_common::kubernetes::message::StatusNumber;
+use edge_csi_common::kubernetes::message::{StatusNumber, StatusResult};
 use edge_csi_common::kubernetes::new_instance;
 
 /// The order of the statuses of this start.
@@ -31,11 +31,23 @@ impl StatusOrder {
         Ok(Self { document, instance, start, unanswered: true })
     }
 
+    /// Records a hub's answer to the last status. Takes a new instance if no status is later than this one: then --state-dir was
+    /// restored from a copy.
+    pub(super) async fn answered(&mut self, result: &StatusResult) {
+        if result.failure.is_empty() {
+            self.written();
+        } else if result.superseded
+            && let Err(error) = self.renew().await
+        {
+            tracing::error!("--state-dir: cannot write the instance of the statuses: {error}");
+        }
+    }
+
     /// Takes a new instance, which has no order with the earlier ones.
     ///
     /// # Errors
     /// If the disk cannot be written: the instance then stays.
-    pub(super) async fn renew(&mut self) -> Result<(), TableError> {
+    async fn renew(&mut self) -> Result<(), TableError> {
         let (instance, start) = (new_instance(), 1);
         self.document.save_from(move || encode(instance, start)).await?;
         (self.instance, self.start, self.unanswered) = (instance, start, true);
@@ -54,7 +66,7 @@ impl StatusOrder {
     }
 
     /// Records that the last status was written, so that no hub writes an earlier one.
-    pub(super) const fn written(&mut self) {
+    const fn written(&mut self) {
         self.unanswered = false;
     }
 }

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use super::hub::{Hub, RequestError};
+use super::hub::Hub;
 use super::order::StatusOrder;
 use super::retries::Retries;
 use edge_csi_common::kubernetes::message::request::Kind;
@@ -41,22 +41,16 @@ pub(super) async fn run(
                 written.send_replace(latest.number);
             }
             let failure = match reply {
-                Ok(result) if result.failure.is_empty() => {
-                    order.written();
-                    retries.succeeded();
-                    break;
-                }
                 Ok(result) => {
-                    // No status is later than this one: --state-dir was restored from a copy.
-                    if result.superseded
-                        && let Err(error) = order.renew().await
-                    {
-                        tracing::error!("--state-dir: cannot write the instance of the statuses: {error}");
+                    order.answered(&result).await;
+                    if result.failure.is_empty() {
+                        retries.succeeded();
+                        break;
                     }
                     result.failure
                 }
                 Err(error) => {
-                    if !matches!(error, RequestError::NotSent(_) | RequestError::NotStarted) {
+                    if error.may_be_received() {
                         order.lost();
                     }
                     error.to_string()

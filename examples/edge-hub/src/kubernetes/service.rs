@@ -123,13 +123,8 @@ impl NodeService {
 
     /// Writes a status, and stores it for the case that the Node is recreated.
     async fn report(&self, node: &NodeName, scope: Scope, status: &NodeStatus) -> StatusResult {
-        let report::Written { volumes_in_use, all: written } = match scope {
-            Scope::All => report::write(&self.client, &self.feed, node, status).await,
-            Scope::CsiNode => report::Written {
-                volumes_in_use: false,
-                all: report::write_csi_node(&self.client, node, status).await,
-            },
-        };
+        let report::Written { volumes_in_use, all: written } =
+            report::write(&self.client, &self.feed, node, scope, status).await;
         if let Err(failure) = &written {
             tracing::warn!(%node, %failure, "cannot write the status of a node");
         }

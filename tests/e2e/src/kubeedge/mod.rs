@@ -26,11 +26,10 @@ use libtest_mimic::Failed;
 use super::component::{Components, Part};
 use super::error::E2eError;
 use super::kubernetes::cluster::Findings;
-use super::kubernetes::edge::Edge;
-use super::kubernetes::{features, lifecycle, secrets};
+use super::kubernetes::{features, lifecycle, secrets, stopped};
 use super::setup::Setup;
-use super::{Environment, report, table};
-use cluster::{KubeEdge, NODE};
+use super::{Environment, table};
+use cluster::KubeEdge;
 pub(crate) use edgecore::FOLDERS as HOST_FOLDERS;
 
 /// One test case.
@@ -164,11 +163,7 @@ impl Shared {
 
     fn set_up(&self) -> Result<(Setup<'static>, KubeEdge), E2eError> {
         // The process outside of the namespaces has built the Go programs.
-        let components = self.environment.components()?;
-        let (scratch, logs) = self.environment.folders("kubeedge")?;
-        let certificates = &self.environment.certificates;
-        let (scratch, logs) = (Box::leak(scratch.into_boxed_path()), Box::leak(logs.into_boxed_path()));
-        let setup = Setup { components, certificates, scratch, logs };
+        let setup = self.environment.setup("kubeedge")?;
         let kubeedge = KubeEdge::start(&setup)?;
         Ok((setup, kubeedge))
     }
@@ -177,17 +172,6 @@ impl Shared {
     pub(crate) fn end(&self) -> Result<(), Failed> {
         let up = self.up.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Ok((setup, kubeedge))) = up else { return Ok(()) };
-        let (started, mut findings) = (Instant::now(), Findings::default());
-        let mut check = |words: &str, result: Result<(), E2eError>| match result {
-            Ok(()) => findings.note(true, words),
-            Err(error) => findings.note(false, error.to_string()),
-        };
-        check("hub, agents, proxies and drivers stop without an error", kubeedge.stop());
-        let names = Edge::logs();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        check("no secret and no panic in their logs", report::search_logs(setup.logs, &names));
-        let lines = report::broken_rules(&setup.logs.join(format!("agent-{NODE}.log")));
-        findings.note(true, format!("rules of the spec that edged and the sidecars broke: {lines:?}"));
-        table::found("kubeedge-down", findings.0, started.elapsed())
+        stopped(&setup, ("kubeedge-down", "edged"), || kubeedge.stop())
     }
 }

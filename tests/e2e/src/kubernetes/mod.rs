@@ -253,14 +253,10 @@ impl SharedCluster {
 
     fn set_up(&self) -> Result<(Setup<'static>, Cluster), E2eError> {
         let started = Instant::now();
-        let components = self.environment.components()?;
+        let setup = self.environment.setup("kubernetes")?;
         for part in [Part::MockDriver, Part::Sidecars, Part::Kubernetes] {
-            components.build(part)?;
+            setup.components.build(part)?;
         }
-        let (scratch, logs) = self.environment.folders("kubernetes")?;
-        let certificates = &self.environment.certificates;
-        let (scratch, logs) = (Box::leak(scratch.into_boxed_path()), Box::leak(logs.into_boxed_path()));
-        let setup = Setup { components, certificates, scratch, logs };
         let cluster = Cluster::start(&setup, self.with_kubelet)?;
         let seconds = started.elapsed().as_secs_f64();
         table::say(&format!("control plane, nodes, proxies and sidecars are up after {seconds:.1} s"));
@@ -271,17 +267,26 @@ impl SharedCluster {
     pub(crate) fn end(&self) -> Result<(), Failed> {
         let up = self.up.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Ok((setup, cluster))) = up else { return Ok(()) };
-        let (started, mut findings) = (Instant::now(), Findings::default());
-        let mut check = |words: &str, result: Result<(), E2eError>| match result {
-            Ok(()) => findings.note(true, words),
-            Err(error) => findings.note(false, error.to_string()),
-        };
-        check("hub, agents, proxies and drivers stop without an error", cluster.stop());
-        let names = edge::Edge::logs();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        check("no secret and no panic in their logs", report::search_logs(setup.logs, &names));
-        let lines = report::broken_rules(&setup.logs.join(format!("agent-{}.log", edge::NODES[0])));
-        findings.note(true, format!("rules of the spec that kubelet and the sidecars broke: {lines:?}"));
-        table::found("kubernetes-down", findings.0, started.elapsed())
+        stopped(&setup, ("kubernetes-down", "kubelet"), || cluster.stop())
     }
+}
+
+/// Stops the processes of a cluster, and checks their logs. `kubelet` is what used the sockets of the first node.
+pub(crate) fn stopped(
+    setup: &Setup<'_>,
+    (name, kubelet): (&str, &str),
+    stop: impl FnOnce() -> Result<(), E2eError>,
+) -> Result<(), Failed> {
+    let (started, mut findings) = (Instant::now(), Findings::default());
+    let mut check = |words: &str, result: Result<(), E2eError>| match result {
+        Ok(()) => findings.note(true, words),
+        Err(error) => findings.note(false, error.to_string()),
+    };
+    check("hub, agents, proxies and drivers stop without an error", stop());
+    let names = edge::Edge::logs();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    check("no secret and no panic in their logs", report::search_logs(setup.logs, &names));
+    let lines = report::broken_rules(&setup.logs.join(format!("agent-{}.log", edge::NODES[0])));
+    findings.note(true, format!("rules of the spec that {kubelet} and the sidecars broke: {lines:?}"));
+    table::found(name, findings.0, started.elapsed())
 }

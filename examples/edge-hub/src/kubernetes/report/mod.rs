@@ -30,6 +30,7 @@ use super::api_error::ApiError;
 use super::events;
 use super::node_feed::NodeFeed;
 use super::node_name::NodeName;
+use super::node_statuses::Scope;
 use edge_csi_common::kubernetes::message::{ExpandedClaim, NodeDriver, NodeStatus};
 
 /// The maximum number of attempts of a write that conflicts.
@@ -82,23 +83,28 @@ pub(super) struct Written {
     pub(super) all: Result<String, ReportFailure>,
 }
 
-/// Writes a node's status, as much of it as can be written.
-pub(super) async fn write(client: &Client, feed: &NodeFeed, name: &NodeName, status: &NodeStatus) -> Written {
+/// Writes what is in scope of a node's status, as much of it as can be written.
+pub(super) async fn write(
+    client: &Client,
+    feed: &NodeFeed,
+    name: &NodeName,
+    scope: Scope,
+    status: &NodeStatus,
+) -> Written {
     // Written first and reported separately, since the node's mounts wait for it.
     let volumes_in_use = AtomicBool::new(false);
     let work = async {
         bounds::check(status)?;
         let nodes: Api<Node> = Api::all(client.clone());
-        let found = retried(|| try_node(&nodes, name, status, &volumes_in_use)).await?;
+        let found = match scope {
+            Scope::All => retried(|| try_node(&nodes, name, status, &volumes_in_use)).await?,
+            Scope::CsiNode => read_node(&nodes, name).await?,
+        };
         let (drivers, refused) = node::accepted(&found, &status.drivers);
         let uid = found.metadata.uid.clone().unwrap_or_default();
         // The labels are written first: the scheduler relies on them once CSINode names their keys.
         let csi_nodes: Api<CSINode> = Api::all(client.clone());
-        retried(|| async {
-            let found = csi_nodes.get_opt(name.as_str()).await.map_err(failed("CSINode"))?;
-            try_csi_node(&csi_nodes, found, (name, &uid), status, &drivers).await
-        })
-        .await?;
+        retried(|| try_csi_node(&csi_nodes, (name, &uid), scope, status, &drivers)).await?;
         for claim in &status.expanded {
             write_claim(client, feed, name, claim).await?;
         }
@@ -106,33 +112,6 @@ pub(super) async fn write(client: &Client, feed: &NodeFeed, name: &NodeName, sta
     };
     let all = tokio::time::timeout(TIMEOUT, work).await.unwrap_or(Err(ReportFailure::Slow));
     Written { volumes_in_use: volumes_in_use.into_inner(), all }
-}
-
-/// Writes the CSINode of a node whose kubelet does not. Returns the UID of the Node.
-pub(super) async fn write_csi_node(
-    client: &Client,
-    name: &NodeName,
-    status: &NodeStatus,
-) -> Result<String, ReportFailure> {
-    let work = async {
-        bounds::check(status)?;
-        let nodes: Api<Node> = Api::all(client.clone());
-        let found = nodes.get_opt(name.as_str()).await.map_err(failed("reading the Node"))?;
-        let found = found.ok_or_else(|| ReportFailure::NoNode(name.clone()))?;
-        let (drivers, refused) = node::accepted(&found, &status.drivers);
-        let uid = found.metadata.uid.unwrap_or_default();
-        let csi_nodes: Api<CSINode> = Api::all(client.clone());
-        retried(|| async {
-            let found = csi_nodes.get_opt(name.as_str()).await.map_err(failed("CSINode"))?;
-            match found.as_ref().is_some_and(csi_node::is_written_by_kubelet) {
-                true => Err(ReportFailure::KubeletWrites(name.clone())),
-                false => try_csi_node(&csi_nodes, found, (name, &uid), status, &drivers).await,
-            }
-        })
-        .await?;
-        refused.map_or(Ok(uid), |refused| Err(refused.into()))
-    };
-    tokio::time::timeout(TIMEOUT, work).await.unwrap_or(Err(ReportFailure::Slow))
 }
 
 fn failed(target: &'static str) -> impl FnOnce(kube::Error) -> ReportFailure {
@@ -154,6 +133,11 @@ where
     }
 }
 
+async fn read_node(nodes: &Api<Node>, name: &NodeName) -> Result<Node, ReportFailure> {
+    let found = nodes.get_opt(name.as_str()).await.map_err(failed("reading the Node"))?;
+    found.ok_or_else(|| ReportFailure::NoNode(name.clone()))
+}
+
 /// Writes `status.volumesInUse`, for which mounts wait, then labels and annotations. Returns the Node before the writes.
 async fn try_node(
     nodes: &Api<Node>,
@@ -163,8 +147,7 @@ async fn try_node(
 ) -> Result<Node, ReportFailure> {
     // An earlier attempt may have written to a Node that was deleted since.
     volumes_in_use.store(false, Ordering::Relaxed);
-    let found = nodes.get_opt(name.as_str()).await.map_err(failed("reading the Node"))?;
-    let found = found.ok_or_else(|| ReportFailure::NoNode(name.clone()))?;
+    let found = read_node(nodes, name).await?;
     let mut version = in_order(nodes, &found, status).await?;
     if let Some(mut patch) = node::volumes_in_use(&found, &status.volumes_in_use) {
         patch["metadata"]["resourceVersion"] = version.into();
@@ -203,12 +186,16 @@ where
 
 async fn try_csi_node(
     csi_nodes: &Api<CSINode>,
-    found: Option<CSINode>,
     (name, uid): (&NodeName, &str),
+    scope: Scope,
     status: &NodeStatus,
     drivers: &[&NodeDriver],
 ) -> Result<(), ReportFailure> {
     let target = "CSINode";
+    let found = csi_nodes.get_opt(name.as_str()).await.map_err(failed(target))?;
+    if scope == Scope::CsiNode && found.as_ref().is_some_and(csi_node::is_written_by_kubelet) {
+        return Err(ReportFailure::KubeletWrites(name.clone()));
+    }
     let mut version = match &found {
         Some(found) => in_order(csi_nodes, found, status).await?,
         None => None,
