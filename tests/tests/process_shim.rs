@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a failing test panics")]
 
 use std::convert::Infallible;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -375,4 +377,67 @@ async fn mounts_through_the_shim_that_outlives_the_driver() {
     let delete = csi::DeleteVolumeRequest { volume_id: id, ..Default::default() };
     controller(&cluster.proxy_socket()).delete_volume(delete).await.unwrap();
     no_rule_is_broken(&cluster).await;
+}
+
+/// Starts a process with a mount that kubelet makes in the containers of a pod, in a mount namespace of its own.
+fn container_of(uid: &str, directory: &Path) -> Child {
+    let (log, at) = (directory.join(format!("pods/{uid}/containers/app/log")), directory.join("at"));
+    std::fs::create_dir_all(log.parent().unwrap()).unwrap();
+    for file in [&log, &at] {
+        std::fs::write(file, "").unwrap();
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    command.args(["mount --bind \"$1\" \"$2\" && echo mounted && exec cat", "sh"]).arg(log).arg(at);
+    let mut container = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(container.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "mounted\n");
+    container
+}
+
+/// Needs root, to mount.
+#[tokio::test]
+async fn volume_of_a_running_pod_stays_published() {
+    let Some(directory) = private() else {
+        return;
+    };
+    let (mut cluster, driver) = plain().await;
+    cluster.agent.as_mut().unwrap().kill();
+    start_agent(&mut cluster, &["--keep-mounts-in-use"]);
+    ready(&shim(&cluster)).await;
+    let mut client = node(&cluster);
+    let target = "/kubelet/pods/1c2d/volumes/kubernetes.io~csi/pv/mount";
+    client.node_stage_volume(stage("v", "/s")).await.unwrap();
+    client.node_publish_volume(publish("v", "/s", target)).await.unwrap();
+
+    let mut container = container_of("1c2d", &directory);
+    let kept = client.node_unpublish_volume(unpublish("v", target)).await.unwrap_err();
+    assert_eq!(kept.code(), Code::FailedPrecondition, "{kept}");
+    assert!(kept.message().contains(&format!("pod 1c2d runs as process {}", container.id())), "{kept}");
+    // As a kubelet does that has its pods again.
+    client.node_publish_volume(publish("v", "/s", target)).await.unwrap();
+    assert_eq!(driver.count("NodeUnpublishVolume"), 0);
+
+    container.kill().unwrap();
+    container.wait().unwrap();
+    client.node_unpublish_volume(unpublish("v", target)).await.unwrap();
+    client.node_unstage_volume(unstage("v", "/s")).await.unwrap();
+    assert_eq!(driver.count("NodeUnpublishVolume"), 1);
+    no_rule_is_broken(&cluster).await;
+}
+
+#[tokio::test]
+async fn volume_published_again_for_its_pod_is_reported() {
+    let (cluster, _driver) = plain().await;
+    let mut client = node(&cluster);
+    let target = "/kubelet/pods/1c2d/volumes/kubernetes.io~csi/pv/mount";
+    // The calls of KubeEdge's edged when it starts again.
+    for _ in 0..2 {
+        client.node_stage_volume(stage("v", "/s")).await.unwrap();
+        client.node_publish_volume(publish("v", "/s", target)).await.unwrap();
+        client.node_unpublish_volume(unpublish("v", target)).await.unwrap();
+        client.node_unstage_volume(unstage("v", "/s")).await.unwrap();
+    }
+    assert_eq!(broken(&cluster, "unpublish_while_in_use").await, 1.0);
 }

@@ -1,10 +1,15 @@
 //! Checks requests against the state of a volume.
 
+use std::time::{Duration, Instant};
+
 use csi_proto::Method;
 
 use super::request::{Operation, Request};
 use super::rule::Rule;
 use super::volume::{Facts, State, Volume};
+
+/// The time for an expansion on the node. Kubelet begins it within about three minutes of the driver's answer.
+const EXPANSION: Duration = Duration::from_secs(10 * 60);
 
 /// A broken rule.
 #[derive(Debug)]
@@ -37,7 +42,7 @@ impl Breach {
 
 impl Volume {
     /// The rules that a request breaks.
-    pub(super) fn breaches(&self, request: &Request, driver: &Facts) -> Vec<Breach> {
+    pub(super) fn breaches(&self, now: Instant, request: &Request, driver: &Facts) -> Vec<Breach> {
         let mut breaches = Vec::from_iter(not_offered(&request.operation, driver));
         match &request.operation {
             Operation::Attach { node } => {
@@ -68,6 +73,7 @@ impl Volume {
                 if self.staging.is_used() && *path != self.staging_path {
                     breaches.push(Breach::other_staging_path(path, &self.staging_path));
                 }
+                breaches.extend(self.not_expanded(now));
             }
             Operation::Publish { target, staging } => {
                 breaches.extend(self.not_ready(staging.as_deref(), driver));
@@ -84,9 +90,19 @@ impl Volume {
                 let breach = |used| Breach::new(Rule::DeleteWhileInUse, "an unused volume", used);
                 breaches.extend(self.in_use().map(breach));
             }
+            Operation::Unpublish { .. } if !self.staging.is_used() => breaches.extend(self.not_expanded(now)),
             Operation::Unpublish { .. } | Operation::Other => {}
         }
         breaches
+    }
+
+    /// An expansion on the node that was not tried while the volume was in use.
+    fn not_expanded(&self, now: Instant) -> Option<Breach> {
+        let waits = now.saturating_duration_since(self.expansion_due?);
+        (waits >= EXPANSION).then(|| {
+            let expected = "NodeExpandVolume after ControllerExpandVolume with node_expansion_required";
+            Breach::new(Rule::ExpandOnNode, expected, format!("none in {} s", waits.as_secs()))
+        })
     }
 
     /// Why the volume may not be staged, or published without staging.

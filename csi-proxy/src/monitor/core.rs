@@ -1,6 +1,7 @@
 //! The state of all volumes of a driver. Pure: events in, violations out.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Instant;
 
 use csi_proto::csi::v1 as csi;
@@ -9,7 +10,7 @@ use prost::Message;
 
 use super::check::Breach;
 use super::event::{CallNumber, Counts, End, Event, InitialState, Limits};
-use super::request::{self, Decoded, Operation, Request};
+use super::request::{self, Decoded, Operation, Request, pod_uid};
 use super::rule::{Rule, Violation};
 use super::volume::{Capabilities, Facts, Volume};
 
@@ -18,6 +19,9 @@ const MAX_NODE: usize = 256;
 
 /// The maximum size of a decoded answer in bytes. Typical ones have a few hundred.
 const MAX_ANSWER: usize = 256 * 1024;
+
+/// The number of unpublished targets of pods that are remembered.
+const MAX_UNPUBLISHED: usize = 1024;
 
 /// Monitors the calls to one driver. See the [module](super).
 ///
@@ -33,6 +37,9 @@ pub struct Monitor {
     uses: u64,
     /// The volume of each path. Of two volumes with one path only the first is listed; the conflict was reported.
     paths: HashMap<Box<str>, Box<str>>,
+    /// The digests of volume and path of the last targets of pods that were unpublished.
+    unpublished: VecDeque<u64>,
+    digest: RandomState,
     open: HashMap<CallNumber, Open>,
     bytes: usize,
     dropped: u64,
@@ -84,7 +91,7 @@ impl Monitor {
         let violations = match event {
             Event::Began { call, method, body } => self.began(now, call, method, body),
             Event::Ended { call, end } => {
-                self.ended(call, end);
+                self.ended(now, call, end);
                 Vec::new()
             }
         };
@@ -113,6 +120,10 @@ impl Monitor {
             }
         };
         let violations = self.check(now, &request);
+        if let Operation::Publish { target, .. } = &request.operation {
+            let digest = self.digest.hash_one((&request.volume, target));
+            self.unpublished.retain(|unpublished| *unpublished != digest);
+        }
         if has_room {
             self.open(now, call, request);
         } else {
@@ -148,11 +159,21 @@ impl Monitor {
             let found = format!("{path:?} of volume {owner:?}");
             report(Rule::PathOfAnotherVolume, "a path that no other volume has".to_owned(), found);
         }
+        if let Operation::Publish { target, .. } = &request.operation
+            && self.unpublished.contains(&self.digest.hash_one((&request.volume, target)))
+        {
+            let found = format!("target {target:?}, which was unpublished");
+            report(
+                Rule::UnpublishWhileInUse,
+                "a target that stays published until its pod ends".to_owned(),
+                found,
+            );
+        }
         // The state after concurrent calls on one object is unknown until they end.
         if !others.iter().any(|(other, _)| request.overlaps(other)) {
             let unseen = Volume::new(self.complete_history);
             let volume = watched.map_or(&unseen, |watched| &watched.volume);
-            for Breach { rule, expected, found } in volume.breaches(request, &self.driver) {
+            for Breach { rule, expected, found } in volume.breaches(now, request, &self.driver) {
                 report(rule, expected, found);
             }
         }
@@ -195,7 +216,7 @@ impl Monitor {
         self.evict();
     }
 
-    fn ended(&mut self, call: CallNumber, end: End<'_>) {
+    fn ended(&mut self, now: Instant, call: CallNumber, end: End<'_>) {
         let (request, overlapped) = match self.open.remove(&call) {
             None => return,
             Some(Open::Fact(method)) => return self.learn(method, end),
@@ -203,12 +224,19 @@ impl Monitor {
         };
         self.bytes = self.bytes.saturating_sub(request.bytes());
         let complete_history = self.complete_history;
-        let code = match end {
-            End::Answered { code, .. } => code,
-            End::Left => Code::CANCELLED,
+        let (code, message) = match end {
+            End::Answered { code, message } => (code, message),
+            End::Left => (Code::CANCELLED, None),
         };
+        if code == Code::OK && !overlapped {
+            self.remember_unpublished(&request);
+        }
+        let expands_on_node = request.method == Method::ControllerExpandVolume && expands_on_node(message);
         self.change(&request.volume, |watched, driver| {
             watched.open.retain(|open| *open != call);
+            if expands_on_node {
+                watched.volume.expect_expansion(now, driver);
+            }
             match request.operation {
                 _ if overlapped => watched.volume.mark_unknown(&request),
                 Operation::Delete if code == Code::OK => watched.volume = Volume::new(complete_history),
@@ -216,6 +244,19 @@ impl Monitor {
             }
         });
         self.evict();
+    }
+
+    /// Remembers the target of a pod that was published, and is unpublished with success.
+    fn remember_unpublished(&mut self, request: &Request) {
+        let Operation::Unpublish { target } = &request.operation else { return };
+        let was_published =
+            self.volumes.get(&request.volume).is_some_and(|watched| watched.volume.is_published(target));
+        if was_published && pod_uid(target).is_some() {
+            if self.unpublished.len() == MAX_UNPUBLISHED {
+                self.unpublished.pop_front();
+            }
+            self.unpublished.push_back(self.digest.hash_one((&request.volume, target)));
+        }
     }
 
     /// Applies an answer that describes the driver or a created volume. Ignores an answer that cannot be decoded or is
@@ -324,6 +365,13 @@ impl Monitor {
 /// Whether the response describes the driver, or a new volume.
 const fn is_fact(method: Method) -> bool {
     matches!(method, Method::NodeGetCapabilities | Method::NodeGetInfo | Method::CreateVolume)
+}
+
+/// Whether the answer to a `ControllerExpandVolume` asks for an expansion on the node.
+fn expands_on_node(message: Option<&[u8]>) -> bool {
+    let message = message.filter(|message| message.len() <= MAX_ANSWER);
+    let answer = message.and_then(|message| csi::ControllerExpandVolumeResponse::decode(message).ok());
+    answer.is_some_and(|answer| answer.node_expansion_required)
 }
 
 fn capabilities(message: &[u8]) -> Option<Capabilities> {

@@ -75,7 +75,8 @@ pub enum End<'a> {
     Answered {
         /// The status code.
         code: Code,
-        /// The response message. Read for the capabilities of the driver, its node id, and the created volume.
+        /// The response message. Read for the capabilities of the driver, its node id, the created volume, and whether an
+        /// expansion needs the node.
         message: Option<&'a [u8]>,
     },
     /// The caller cancelled the call.

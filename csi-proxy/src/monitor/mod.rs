@@ -59,3 +59,4 @@ mod volume;
 pub use self::event::Counts;
 #[cfg(feature = "runtime")]
 pub use self::layer::{MAX_WATCHED_DRIVERS, Monitored, Monitors};
+pub use self::request::pod_uid;

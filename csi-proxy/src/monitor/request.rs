@@ -9,6 +9,22 @@ use crate::call::protobuf::{self, Value};
 /// The maximum length of an id or path in bytes. A call with a longer one is not monitored.
 pub(super) const MAX_TEXT: usize = 4096;
 
+/// Returns the UID of the pod in a target path of kubelet: `…/pods/UID/volumes/…`, or `…/volumeDevices/publish/PV/UID` of a
+/// raw block volume. `None` for any other path.
+#[must_use]
+pub fn pod_uid(target: &str) -> Option<&str> {
+    let words: Vec<&str> = target.split('/').collect();
+    let of_mount = words.windows(3).find_map(|at| match at {
+        ["pods", uid, "volumes"] => Some(*uid),
+        _ => None,
+    });
+    let of_block = || match words[..] {
+        [.., "volumeDevices", "publish", _, uid] => Some(uid),
+        _ => None,
+    };
+    of_mount.or_else(of_block).filter(|uid| !uid.is_empty())
+}
+
 /// A request for one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Request {

@@ -42,12 +42,17 @@ rules! {
     AttachBeforeUse = "attach_before_use",
     /// A volume of a driver with staging is staged successfully before it is published or expanded.
     StageBeforeUse = "stage_before_use",
+    /// The target of a pod of Kubernetes stays published until the pod has ended: it is not published again after it was
+    /// unpublished.
+    UnpublishWhileInUse = "unpublish_while_in_use",
     /// All targets of a volume are unpublished successfully before it is unstaged.
     UnstageWhilePublished = "unstage_while_published",
     /// A volume is unpublished and unstaged successfully before it is detached.
     DetachWhileInUse = "detach_while_in_use",
     /// A volume is unpublished and unstaged on the node before it is deleted.
     DeleteWhileInUse = "delete_while_in_use",
+    /// A volume in use whose controller expansion asked for one on the node is expanded there.
+    ExpandOnNode = "expand_on_node",
     /// A begun teardown is completed successfully before the same object is set up again.
     FinishTeardown = "finish_teardown",
     /// A call that was or may have been executed is repeated with the same arguments. Secrets may change.
@@ -71,7 +76,8 @@ impl Rule {
             Self::UnstageWhilePublished => "NodeUnstageVolume",
             Self::DetachWhileInUse => "ControllerUnpublishVolume",
             Self::DeleteWhileInUse => "DeleteVolume",
-            Self::FinishTeardown => "NodeUnpublishVolume",
+            Self::FinishTeardown | Self::UnpublishWhileInUse => "NodeUnpublishVolume",
+            Self::ExpandOnNode => "ControllerExpandVolume",
             Self::SameArguments | Self::PathOfAnotherVolume => "NodePublishVolume",
         }
     }

@@ -1,6 +1,7 @@
 //! The state of one volume, as far as its orchestrator knows.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use csi_proto::Code;
 
@@ -74,13 +75,21 @@ pub(super) struct Volume {
     targets: BTreeMap<Box<str>, State>,
     /// The state of each attachment by node; a missing node is unknown.
     attachments: BTreeMap<Box<str>, State>,
+    /// When the driver's controller asked for an expansion on the node, which has not been tried since.
+    pub(super) expansion_due: Option<Instant>,
 }
 
 impl Volume {
     /// Creates the state of a volume without calls.
     pub(super) fn new(complete_history: bool) -> Self {
         let staging = if complete_history { State::Absent } else { State::Unknown };
-        Self { staging, staging_path: Box::default(), targets: BTreeMap::new(), attachments: BTreeMap::new() }
+        Self {
+            staging,
+            staging_path: Box::default(),
+            targets: BTreeMap::new(),
+            attachments: BTreeMap::new(),
+            expansion_due: None,
+        }
     }
 
     pub(super) fn attachment(&self, node: &str) -> State {
@@ -89,6 +98,10 @@ impl Volume {
 
     pub(super) fn target(&self, path: &str) -> State {
         self.targets.get(path).copied().unwrap_or(State::Absent)
+    }
+
+    pub(super) fn is_published(&self, target: &str) -> bool {
+        matches!(self.target(target), State::Present(_))
     }
 
     /// A target that is or may be in use.
@@ -112,6 +125,15 @@ impl Volume {
         let attachments: usize = self.attachments.keys().map(|node| 128 + node.len()).sum();
         // Each path is indexed too.
         512 + attachments + self.paths().map(|path| 2 * (128 + path.len())).sum::<usize>()
+    }
+
+    /// The driver's controller has expanded the volume, and asks for an expansion on the node. A volume that is not in use
+    /// here may be expanded elsewhere.
+    pub(super) fn expect_expansion(&mut self, now: Instant, driver: &Facts) {
+        let is_in_use = matches!(self.staging, State::Present(_)) || !self.targets.is_empty();
+        if is_in_use && driver.capabilities.is_none_or(|capabilities| capabilities.expansion) {
+            self.expansion_due = self.expansion_due.or(Some(now));
+        }
     }
 
     /// Applies the result of a request.
@@ -139,7 +161,11 @@ impl Volume {
                 self.set_target(target, self.target(target).after_setup(code, digest));
             }
             Operation::Unpublish { target } => self.set_target(target, State::after_teardown(code)),
-            Operation::Expand | Operation::Delete | Operation::Other => {}
+            Operation::Expand => self.expansion_due = None,
+            Operation::Delete | Operation::Other => {}
+        }
+        if !self.staging.is_used() && self.targets.is_empty() {
+            self.expansion_due = None;
         }
     }
 

@@ -13,6 +13,7 @@ use csi_proxy::{
 };
 use tokio::sync::Mutex;
 
+use super::keep_mounts::KeepMounts;
 use edge_csi_common::process::Fatal;
 use edge_csi_common::state;
 
@@ -32,6 +33,11 @@ pub struct KubeletSocketOptions {
     /// topology; none for volumes that every node can reach [default: topology.DRIVERNAME/node]
     #[arg(long, value_name = "KEY", requires = "kubelet_socket_dir")]
     pub topology_key: Option<String>,
+
+    /// Refuse to unpublish a volume over the sockets of --kubelet-socket-dir while a container of its pod runs. For KubeEdge, whose
+    /// kubelet unpublishes such volumes at each of its starts. Needs root with SYS_PTRACE, and in a pod hostPID
+    #[arg(long, requires = "kubelet_socket_dir")]
+    pub keep_mounts_in_use: bool,
 }
 
 /// The sockets. Every driver that has registered keeps its socket while it is disconnected: kubelet's calls then fail with
@@ -41,6 +47,8 @@ pub(super) struct KubeletSockets {
     node: NodeId,
     segment: Option<NodeSegment>,
     relay: Arc<dyn Relay>,
+    /// The relay for the calls that arrive over the sockets.
+    from_kubelet: Arc<dyn Relay>,
     monitors: Monitors,
     serving: Mutex<BTreeMap<DriverName, Serving>>,
 }
@@ -68,9 +76,13 @@ impl KubeletSockets {
             Some(segment) => Arc::new(TopologyRelay::new(dispatcher.clone(), segment.clone())),
             None => Arc::new(dispatcher.clone()),
         };
-        let relay = Arc::new(Monitored::new(drivers, monitors.clone()));
+        let relay: Arc<dyn Relay> = Arc::new(Monitored::new(drivers, monitors.clone()));
+        let from_kubelet: Arc<dyn Relay> = match options.keep_mounts_in_use {
+            true => Arc::new(KeepMounts::new(relay.clone())?),
+            false => relay.clone(),
+        };
         let (directory, node, serving) = (directory.clone(), node.clone(), Mutex::default());
-        Ok(Some(Arc::new(Self { directory, node, segment, relay, monitors, serving })))
+        Ok(Some(Arc::new(Self { directory, node, segment, relay, from_kubelet, monitors, serving })))
     }
 
     /// Returns the monitored relay to the drivers. Calls of the hub use the same relay, so that all calls are
@@ -99,7 +111,8 @@ impl KubeletSockets {
         let address = SocketAddress::new(format!("unix://{}", path.display()));
         let address = address.map_err(|error| Fatal::Input(format!("--kubelet-socket-dir: {error}")))?;
         let router = Router::fixed(self.node.clone());
-        let endpoint = Endpoint::new(driver.clone(), router, self.relay()).with_node_calls();
+        let endpoint =
+            Endpoint::new(driver.clone(), router, Arc::clone(&self.from_kubelet)).with_node_calls();
         let served = endpoint.serve(address).await;
         let served = served.map_err(|error| Fatal::Runtime(format!("--kubelet-socket-dir: {error}")))?;
         serving.insert(driver.clone(), served);

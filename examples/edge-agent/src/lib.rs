@@ -5,6 +5,7 @@
 mod essential;
 mod generated;
 mod inspect;
+mod keep_mounts;
 mod kubelet_sockets;
 mod kubernetes;
 mod options;

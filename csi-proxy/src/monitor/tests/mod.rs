@@ -17,6 +17,9 @@ use csi_proto::Code;
 
 const NODE: &str = "node-1";
 
+/// The target of a pod, as kubelet names it.
+const OF_POD: &str = "/var/lib/kubelet/pods/1c2d/volumes/kubernetes.io~csi/pv/mount";
+
 /// A monitor and an orchestrator with sequential calls.
 struct Bench {
     monitor: Monitor,
@@ -204,6 +207,12 @@ fn breaks() -> Vec<Break> {
             vec![(publish("v", "/t"), Code::UNAVAILABLE)],
             unstage("v"),
         ),
+        (
+            Rule::UnpublishWhileInUse,
+            vec![stage("v"), publish("v", OF_POD), unpublish("v", OF_POD), unstage("v"), stage("v")],
+            vec![],
+            publish("v", OF_POD),
+        ),
         (Rule::DetachWhileInUse, up(), vec![], detach("v", NODE)),
         (Rule::DetachWhileInUse, vec![attach("v"), stage("v")], vec![], detach("v", "")),
         (Rule::DetachWhileInUse, vec![stage("v")], vec![(unstage("v"), Code::ABORTED)], detach("v", NODE)),
@@ -249,8 +258,8 @@ fn reports_exactly_the_broken_rule() {
         assert_eq!(bench.monitor.counts().violations, 1);
         seen.insert(rule);
     }
-    // These two have tests of their own.
-    seen.extend([Rule::OneCallPerVolume, Rule::OfferedCall]);
+    // These three have tests of their own.
+    seen.extend([Rule::OneCallPerVolume, Rule::OfferedCall, Rule::ExpandOnNode]);
     assert_eq!(seen, Rule::ALL.iter().copied().collect());
 }
 
@@ -322,6 +331,81 @@ fn reports_calls_without_capability() {
     assert_eq!(bench.call(&stage("v"), Code::UNIMPLEMENTED), [Rule::OfferedCall]);
     assert_eq!(bench.call(&publish_from("v", "", "/t", ""), Code::OK), []);
     assert_eq!(bench.call(&expand("v"), Code::UNIMPLEMENTED), [Rule::OfferedCall]);
+}
+
+#[test]
+fn target_of_a_pod_may_be_published_again_after_a_failure() {
+    let mut bench = Bench::new();
+    bench.all_well(&[stage("v"), stage("w")]);
+    assert_eq!(bench.call(&publish("v", OF_POD), Code::INTERNAL), []);
+    // Only what was published can be in use.
+    bench.all_well(&[unpublish("v", OF_POD), publish("v", OF_POD), unpublish("v", OF_POD)]);
+    // Another volume at the path, and a path of no pod.
+    bench.all_well(&[publish("w", OF_POD), publish("v", "/t"), unpublish("v", "/t"), publish("v", "/t")]);
+    bench.all_well(&[unpublish("w", OF_POD)]);
+    assert_eq!(bench.call(&publish("v", OF_POD), Code::OK), [Rule::UnpublishWhileInUse]);
+    assert_eq!(bench.call(&publish("v", OF_POD), Code::OK), [], "a violation is reported once");
+}
+
+#[test]
+fn expansion_on_the_node_is_expected_of_a_volume_in_use() {
+    let grow = |bench: &mut Bench, node_expansion_required| {
+        let volume_id = "v".to_owned();
+        let capacity_range = Some(csi::CapacityRange::default());
+        let request = csi::ControllerExpandVolumeRequest { volume_id, capacity_range, ..Default::default() };
+        let (call, violations) = bench.begin(&(Method::ControllerExpandVolume, request.encode_to_vec()));
+        assert_eq!(violations, []);
+        let answer = csi::ControllerExpandVolumeResponse { node_expansion_required, ..Default::default() };
+        let message = answer.encode_to_vec();
+        let end = End::Answered { code: Code::OK, message: Some(&message) };
+        assert_eq!(bench.monitor.handle(bench.now, Event::Ended { call, end }), []);
+    };
+    let late = Duration::from_secs(11 * 60);
+    let mut bench = Bench::new();
+    // A volume that is not in use here may be expanded elsewhere.
+    bench.all_well(&[attach("v")]);
+    grow(&mut bench, true);
+    bench.all_well(&[stage("v")]);
+    bench.now += late;
+    bench.all_well(&[unstage("v"), stage("v")]);
+    grow(&mut bench, false);
+    bench.now += late;
+    bench.all_well(&[unstage("v"), stage("v")]);
+    grow(&mut bench, true);
+    assert_eq!(bench.call(&expand("v"), Code::INTERNAL), [], "it was tried");
+    bench.now += late;
+    bench.all_well(&[unstage("v"), stage("v")]);
+    grow(&mut bench, true);
+    // The pod may end before kubelet knows.
+    bench.all_well(&[unstage("v"), stage("v")]);
+    grow(&mut bench, true);
+    bench.now += late;
+    assert_eq!(bench.call(&unstage("v"), Code::OK), [Rule::ExpandOnNode]);
+    bench.all_well(&[stage("v"), unstage("v")]);
+
+    bench.learn(
+        Method::NodeGetCapabilities,
+        &offers(&[csi::node_service_capability::rpc::Type::ExpandVolume]),
+    );
+    bench.all_well(&[publish_from("v", "", "/t", "")]);
+    grow(&mut bench, true);
+    bench.now += late;
+    assert_eq!(bench.call(&unpublish("v", "/t"), Code::OK), [Rule::ExpandOnNode], "a driver without staging");
+    bench.learn(Method::NodeGetCapabilities, &offers(&[]));
+    bench.all_well(&[publish_from("v", "", "/t", "")]);
+    grow(&mut bench, true);
+    bench.now += late;
+    bench.all_well(&[unpublish("v", "/t")]);
+}
+
+#[test]
+fn uid_of_the_pod_is_read_from_a_target() {
+    assert_eq!(pod_uid(OF_POD), Some("1c2d"));
+    let block = "/var/lib/kubelet/plugins/kubernetes.io/csi/volumeDevices/publish/pv-1/1c2d";
+    assert_eq!(pod_uid(block), Some("1c2d"));
+    for path in ["", "/", "/pods/1c2d", "/pods//volumes/x", "/volumeDevices/publish/pv/", "/a/pods/volumes"] {
+        assert_eq!(pod_uid(path), None, "{path}");
+    }
 }
 
 #[test]

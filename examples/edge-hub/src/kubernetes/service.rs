@@ -19,7 +19,7 @@ use super::secret::{self, FetchFailure};
 use super::status::StatusCounts;
 use edge_csi_common::kubernetes::message::request::Kind;
 use edge_csi_common::kubernetes::message::{
-    DriverReport, Fetched, NodeStatus, Request, SecretAnswer, StatusResult, TokenAnswer, Watch,
+    DriverReport, Fetched, NodeDriver, NodeStatus, Request, SecretAnswer, StatusResult, TokenAnswer, Watch,
 };
 
 /// The interval at which a watch without changes checks that its node is still connected.
@@ -203,12 +203,25 @@ impl NodeService {
             // Fails if the node has disconnected. The node tries again.
             let _ = replies.send_and_finish(answer.into(), Bytes::new()).await;
         } else if replies.send(answer.into()).await.is_ok() {
+            self.warn_of_settings(&node, &status);
             tokio::select! {
                 () = replies.cancelled() => {}
                 () = self.feed.stopped() => fail(replies, Reason::Draining, SHUTTING_DOWN).await,
             }
         }
         self.statuses.leave(&node, number);
+    }
+
+    /// Logs the settings of drivers that a kubelet which keeps its CSINode to itself does not see either.
+    fn warn_of_settings(&self, node: &NodeName, status: &NodeStatus) {
+        for NodeDriver { name, .. } in &status.drivers {
+            let driver = self.feed.read(|core| core.driver(name));
+            let settings = driver.map(|driver| report::settings_without_effect(&driver)).unwrap_or_default();
+            if !settings.is_empty() {
+                let settings = settings.join(", ");
+                tracing::warn!(%node, driver = name, settings, "settings of the CSIDriver have no effect on a node");
+            }
+        }
     }
 
     /// Sends a node its objects until it disconnects.

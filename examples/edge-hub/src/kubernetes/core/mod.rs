@@ -22,7 +22,7 @@ use self::view::View;
 use super::node_name::NodeName;
 pub(super) use edge_csi_common::kubernetes::ObjectKind as Kind;
 use edge_csi_common::kubernetes::message::{
-    ObjectKey, PersistentVolume, Pod, SecretName, TokenRequest, Update, Watch,
+    Driver, ObjectKey, PersistentVolume, Pod, SecretName, TokenRequest, Update, Watch,
 };
 
 /// An event of a watch. An object without a value exists, and concerns no node.
@@ -319,6 +319,15 @@ impl Core {
             _ => None,
         });
         pods.collect()
+    }
+
+    /// Returns the `CSIDriver` of a driver.
+    pub(super) fn driver(&self, name: &str) -> Option<Arc<Driver>> {
+        let key = Kind::Driver.key("", name);
+        self.store.of_kind(Kind::Driver).find_map(|(found, value)| match value {
+            Value::Driver(driver) if *found == key => Some(Arc::clone(driver)),
+            _ => None,
+        })
     }
 
     /// Returns the service account of a pod on the node, and the token requests of a driver of one of its volumes.

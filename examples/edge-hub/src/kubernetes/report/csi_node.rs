@@ -4,7 +4,7 @@ use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeN
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
 
-use edge_csi_common::kubernetes::message::NodeDriver;
+use edge_csi_common::kubernetes::message::{Driver, NodeDriver};
 
 /// The next write of a CSINode.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +14,9 @@ pub(super) enum CsiNodeStep {
     /// Patches, one after the other.
     Change(Vec<Value>),
 }
+
+/// The API server's default for `fsGroupPolicy`.
+const DEFAULT_FS_GROUP: &str = "ReadWriteOnceWithFSType";
 
 /// The name under which a kubelet writes, its user agent up to the slash.
 const KUBELET: &str = "kubelet";
@@ -77,6 +80,19 @@ pub(super) fn step(
     Some(CsiNodeStep::Change(patches))
 }
 
+/// Returns the settings of a `CSIDriver` that have no effect on a node whose kubelet sees no such object, with what happens
+/// instead. Such a kubelet has the API server's defaults.
+pub(in super::super) fn settings_without_effect(driver: &Driver) -> Vec<&'static str> {
+    let settings = [
+        (!driver.attach_required, "attachRequired: false (pods wait without end; set it to true)"),
+        (driver.pod_info_on_mount, "podInfoOnMount: true (the driver does not learn the pod)"),
+        (driver.fs_group_policy != DEFAULT_FS_GROUP, "fsGroupPolicy (ReadWriteOnceWithFSType applies)"),
+        (!driver.token_requests.is_empty(), "tokenRequests (the driver gets no token)"),
+        (driver.requires_republish, "requiresRepublish: true (volumes are published once)"),
+    ];
+    settings.into_iter().filter_map(|(has, setting)| has.then_some(setting)).collect()
+}
+
 fn entry(driver: &NodeDriver) -> CSINodeDriver {
     let limit = i32::try_from(driver.max_volumes).unwrap_or(i32::MAX);
     let keys: Vec<String> = driver.segments.keys().cloned().collect();
@@ -91,6 +107,7 @@ fn entry(driver: &NodeDriver) -> CSINodeDriver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use edge_csi_common::kubernetes::message::TokenRequest;
 
     fn driver(name: &str, node_id: &str, max_volumes: u64) -> NodeDriver {
         let segments = [("zone".to_owned(), "a".to_owned()), ("host".to_owned(), "b".to_owned())].into();
@@ -115,6 +132,23 @@ mod tests {
         assert_eq!(a.allocatable.as_ref().and_then(|resources| resources.count), Some(7));
         assert_eq!(a.topology_keys.as_deref(), Some(&["host".to_owned(), "zone".to_owned()][..]));
         assert_eq!(b.allocatable, None);
+    }
+
+    #[test]
+    fn settings_that_a_kubelet_does_not_see_are_named() {
+        let fs_group_policy = DEFAULT_FS_GROUP.to_owned();
+        let default = Driver { attach_required: true, fs_group_policy, ..Driver::default() };
+        assert!(settings_without_effect(&default).is_empty());
+        let driver = Driver { attach_required: false, pod_info_on_mount: true, ..default.clone() };
+        let [attach, info] = settings_without_effect(&driver)[..] else { panic!() };
+        assert!(attach.starts_with("attachRequired: false") && info.starts_with("podInfoOnMount"));
+        let driver = Driver {
+            fs_group_policy: "File".to_owned(),
+            token_requests: vec![TokenRequest::default()],
+            requires_republish: true,
+            ..default
+        };
+        assert_eq!(settings_without_effect(&driver).len(), 3);
     }
 
     #[test]

@@ -24,6 +24,7 @@ use serde_json::json;
 
 use self::bounds::OutOfBounds;
 use self::csi_node::CsiNodeStep;
+pub(super) use self::csi_node::settings_without_effect;
 use self::node::LabelRefused;
 use self::order::Superseded;
 use super::api_error::ApiError;
