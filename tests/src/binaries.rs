@@ -11,7 +11,16 @@ use std::time::SystemTime;
 const NAMES: &[&str] = &["edge-hub", "edge-agent", "edge-csi-driver", "hostpath-driver", "quickstart"];
 
 /// The programs of the package `embed` that tests run.
-const EMBED: &[&str] = &["hub", "agent", "socket", "all_in_one", "monitor", "csi_client"];
+const EMBED: &[&str] = &[
+    "hub",
+    "agent",
+    "socket",
+    "all_in_one",
+    "monitor",
+    "csi_client",
+    "own_kubeedge_cloud",
+    "own_kubeedge_node",
+];
 
 /// The folders with the libraries of the binaries.
 const SOURCES: &[&str] = &["csi-proto", "csi-proxy", "edge-transport", "volume-manager"];

@@ -14,6 +14,8 @@ use edge_csi_tests::csi::{channel, controller, create_volume, ready};
 use edge_csi_tests::port;
 use edge_csi_tests::process::Process;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
 
 const DRIVER: &str = "hostpath.csi.edge";
 
@@ -113,4 +115,38 @@ async fn monitor_reports_a_call_without_a_required_field() {
     let refused = node.node_unpublish_volume(csi::NodeUnpublishVolumeRequest::default()).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::InvalidArgument);
     monitor.logged("violations of the spec").await;
+}
+
+/// Passes each POST for a path of a rule of KubeEdge to a port, as cloudcore and edgecore do together. Returns the address.
+async fn rule(path: &'static str, port: u16) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            let mut head = vec![0; 64 << 10];
+            let length = near.read(&mut head).await.unwrap();
+            let Some(rest) = head[..length].strip_prefix(format!("POST {path} ").as_bytes()) else {
+                near.write_all(b"HTTP/1.0 404 Not Found\r\n\r\nRequest error").await.unwrap();
+                continue;
+            };
+            let mut far = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            far.write_all(&[b"POST /csi ", rest].concat()).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut near, &mut far).await });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn own_kubeedge_reaches_the_driver_through_a_rule() {
+    let mut programs = Programs::with_driver();
+    let port = port::free();
+    programs.start("own_kubeedge_node", [port.to_string(), DRIVER.to_owned(), programs.url("driver.sock")]);
+    programs.process("own_kubeedge_node").logged(&format!("answering on 127.0.0.1:{port}")).await;
+    let router = rule("/edge-1/default/csi", port).await;
+    let socket = programs.url("csi.sock");
+    programs.start("own_kubeedge_cloud", [&router, "/default/csi", "edge-1", DRIVER, &socket]);
+    programs.process("own_kubeedge_cloud").logged(&format!("serving {socket}")).await;
+    let printed = used(&programs.path("csi.sock")).await;
+    assert!(printed.starts_with(DRIVER) && printed.ends_with("ready: true\n"), "{printed}");
 }
