@@ -13,6 +13,8 @@ pub enum Mark {
     Cluster,
     /// `nodes`: the tests with nodes that run pods run the block unchanged, in the order of its page.
     Nodes,
+    /// `kubeedge`: the tests with KubeEdge run the block unchanged, in the order of its page.
+    KubeEdge,
     /// No mark: the tests check the syntax of the block, and the options of our programs in it.
     Read,
 }
@@ -50,6 +52,9 @@ pub const NODE_PAGES: [(&str, bool); 10] = [
     ("dynamic.md", true),
     ("install.md", true),
 ];
+
+/// The page whose blocks `kubeedge` are run on a node of KubeEdge.
+pub const KUBEEDGE_PAGE: &str = "kubeedge.md";
 
 /// The page whose blocks `nodes` are never run, since they need a kernel with NFS, and an NFS server.
 pub const WITHOUT_NODES: &str = "static.md";
@@ -128,6 +133,7 @@ pub fn blocks(name: &str, text: &str) -> Result<Vec<Block>, String> {
             Some("run") => Mark::Run,
             Some("cluster") => Mark::Cluster,
             Some("nodes") => Mark::Nodes,
+            Some("kubeedge") => Mark::KubeEdge,
             Some(other) => return Err(format!("{place}: unknown mark {other}")),
         };
         blocks.push(Block { place, mark, is_cleanup, text: body });

@@ -11,7 +11,8 @@ use std::process::Command;
 use edge_csi_tests::binaries;
 use edge_csi_tests::command_line::{PROGRAMS, accepts};
 use edge_csi_tests::guide::{
-    API_SERVER_PAGES, Mark, NODE_PAGES, WITHOUT_NODES, blocks_of, commands_of, pages, root, script,
+    API_SERVER_PAGES, KUBEEDGE_PAGE, Mark, NODE_PAGES, WITHOUT_NODES, blocks_of, commands_of, pages, root,
+    script,
 };
 
 /// Options that only a build with the feature `kubernetes` accepts.
@@ -86,6 +87,7 @@ fn every_block_of_the_guide_is_run() {
                 Mark::Run => tests.contains(&format!("runs(\"{name}\")")) || on_api_server,
                 Mark::Cluster => on_api_server && on_nodes,
                 Mark::Nodes => on_nodes || name == WITHOUT_NODES,
+                Mark::KubeEdge => name == KUBEEDGE_PAGE,
                 // `options_in_the_guide_exist` checks the options in such a block.
                 _ => {
                     !commands_of(&block.text, &PROGRAMS).is_empty()

@@ -34,8 +34,8 @@ pub struct KubeletSocketOptions {
     #[arg(long, value_name = "KEY", requires = "kubelet_socket_dir")]
     pub topology_key: Option<String>,
 
-    /// Refuse to unpublish a volume over the sockets of --kubelet-socket-dir while a container of its pod runs. For KubeEdge, whose
-    /// kubelet unpublishes such volumes at each of its starts. Needs root with SYS_PTRACE, and in a pod hostPID
+    /// Refuse to unpublish a volume over the sockets of --kubelet-socket-dir while a container of its pod runs. For KubeEdge,
+    /// whose kubelet unpublishes such volumes at each of its starts. Needs root with SYS_PTRACE, and in a pod hostPID
     #[arg(long, requires = "kubelet_socket_dir")]
     pub keep_mounts_in_use: bool,
 }

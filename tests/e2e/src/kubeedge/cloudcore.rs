@@ -21,6 +21,12 @@ pub(super) const PORT: u16 = 10000;
 /// The port where edgecore gets its certificate.
 pub(super) const CERTIFICATES: u16 = 10002;
 
+/// The port where the router receives POSTs for nodes. It listens once a rule exists.
+pub(super) const ROUTER: u16 = 9443;
+
+/// Time for which the router waits for the answer of a node, in seconds. The default is 60.
+pub(super) const REST_TIMEOUT: u64 = 12;
+
 /// Time limit for the start: cloudcore waits a random time of up to 9 s on purpose.
 const START: Duration = Duration::from_secs(60);
 
@@ -52,6 +58,8 @@ impl CloudCore {
                     "tlsPrivateKeyFile": file("cloudcore.key"),
                 },
                 "iptablesManager": {"enable": false},
+                // Without TLS and password.
+                "router": {"enable": true, "address": "127.0.0.1", "port": ROUTER, "restTimeout": REST_TIMEOUT},
             },
         });
         write(&config, &text.to_string())?;

@@ -19,6 +19,9 @@ use crate::setup::Setup;
 /// The node with edgecore.
 pub(super) const NODE: &str = NODES[0];
 
+/// The agent's option that has the hub write the CSINode.
+pub(super) const REPORT: &str = "--csi-node";
+
 /// The cluster, whose first node is KubeEdge's. Killed when dropped.
 #[derive(Debug)]
 pub(super) struct KubeEdge {
@@ -87,6 +90,15 @@ impl KubeEdge {
         Ok(missing)
     }
 
+    /// Restarts the agent of the node with these options, and waits until the hub has written the CSINode.
+    pub(super) fn restart_agent(&mut self, setup: &Setup<'_>, options: &[&str]) -> Result<(), E2eError> {
+        self.cluster.edge.restart_agent(setup, NODE, options)?;
+        let drivers: Vec<&str> =
+            self.cluster.edge.kubelet_sockets(NODE).into_iter().map(|(driver, _)| driver).collect();
+        let registered = csi_node::registered(self.cluster.api, NODE, &drivers)?;
+        csi_node::reported(self.cluster.api, &registered, &drivers)
+    }
+
     /// Stops the cluster: the edge-csi processes gracefully, the others immediately.
     pub(super) fn stop(self) -> Result<(), E2eError> {
         drop(self.edgecore);
@@ -101,7 +113,7 @@ pub(super) fn register(
     cluster: &mut Cluster,
     (node, root): (&str, &Path),
 ) -> Result<Vec<Process>, E2eError> {
-    cluster.edge.report_csi_node(setup, node, true)?;
+    cluster.edge.restart_agent(setup, node, &[REPORT])?;
     let sockets = cluster.edge.kubelet_sockets(node);
     let registrars = sockets
         .iter()

@@ -95,6 +95,11 @@ impl EdgeCore {
         Ok(started)
     }
 
+    /// Kills edgecore: its connection to cloudcore ends. The containers keep running.
+    pub(super) fn kill(&mut self) {
+        self.part.kill();
+    }
+
     /// Kills edgecore and starts it again. The containers keep running.
     pub(super) fn restart(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
         self.part.kill();
@@ -160,6 +165,7 @@ fn config(node: &str, place: &Place, token: &str, socket: &str) -> Value {
             // A query that is lost with the connection blocks the mounts of all pods for this time, 60 s by default.
             "metaManager": {"enable": true, "remoteQueryTimeout": 10},
             "eventBus": {"enable": false},
+            "serviceBus": {"enable": true},
             "deviceTwin": {"enable": false},
         },
     })

@@ -11,9 +11,12 @@ mod csi_node;
 mod csidriver;
 mod edgecore;
 mod expansion;
+mod guide;
+mod messages;
 mod network;
 mod pods;
 mod restart;
+mod settings;
 mod steps;
 mod two_nodes;
 
@@ -30,7 +33,9 @@ use super::kubernetes::{features, lifecycle, secrets, stopped};
 use super::setup::Setup;
 use super::{Environment, table};
 use cluster::KubeEdge;
-pub(crate) use edgecore::FOLDERS as HOST_FOLDERS;
+
+/// Host folders of KubeEdge, and of the guide's page on it.
+pub(crate) const HOST_FOLDERS: [&[&str]; 2] = [&edgecore::FOLDERS, &guide::FOLDERS];
 
 /// One test case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,14 +62,22 @@ pub(crate) enum Case {
     Restart,
     /// edgecore is restarted while cloudcore is away.
     RestartAway,
+    /// edgecore is restarted with and without cloudcore, and the agent keeps the volumes of running pods published.
+    RestartKept,
+    /// Settings of CSIDriver objects.
+    Settings,
+    /// The guide's page on KubeEdge.
+    Guide,
     /// A second node.
     TwoNodes,
     /// KubeEdge's own csidriver.
     CsiDriver,
+    /// Calls over the messages of KubeEdge.
+    Messages,
 }
 
 impl Case {
-    pub(crate) const ALL: [Self; 13] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Lifecycle,
         Self::Block,
         Self::Snapshot,
@@ -76,8 +89,12 @@ impl Case {
         Self::CloudAway,
         Self::Restart,
         Self::RestartAway,
+        Self::RestartKept,
+        Self::Settings,
+        Self::Guide,
         Self::TwoNodes,
         Self::CsiDriver,
+        Self::Messages,
     ];
 
     fn run(
@@ -99,8 +116,12 @@ impl Case {
             Self::CloudAway => away::run(setup, kubeedge, findings)?,
             Self::Restart => restart::with_cloud(setup, kubeedge, findings)?,
             Self::RestartAway => restart::without_cloud(setup, kubeedge, findings)?,
+            Self::RestartKept => restart::kept(setup, kubeedge, findings)?,
+            Self::Settings => settings::run(setup, kubeedge, findings)?,
+            Self::Guide => guide::run(setup, kubeedge, findings)?,
             Self::TwoNodes => two_nodes::run(setup, kubeedge, findings)?,
             Self::CsiDriver => csidriver::run(setup, kubeedge, findings)?,
+            Self::Messages => messages::run(setup, kubeedge, findings)?,
         }
         pods::nothing_is_left(findings);
         Ok(())
@@ -121,8 +142,12 @@ impl fmt::Display for Case {
             Self::CloudAway => "kubeedge-cloud-away",
             Self::Restart => "kubeedge-restart",
             Self::RestartAway => "kubeedge-restart-away",
+            Self::RestartKept => "kubeedge-restart-kept",
+            Self::Settings => "kubeedge-settings",
+            Self::Guide => "kubeedge-guide",
             Self::TwoNodes => "kubeedge-two-nodes",
             Self::CsiDriver => "kubeedge-csidriver",
+            Self::Messages => "kubeedge-messages",
         })
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use edge_csi_tests::wait;
 
 use super::away::RECONNECT;
-use super::cluster::{KubeEdge, NODE};
+use super::cluster::{KubeEdge, NODE, REPORT};
 use super::pods::Pod;
 use crate::error::E2eError;
 use crate::kubernetes::cluster::Findings;
@@ -20,6 +20,13 @@ const WATCHED: Duration = Duration::from_secs(45);
 
 /// Time for edged to mount again what it unmounted, without cloudcore.
 const SETTLED: Duration = Duration::from_secs(20);
+
+/// The agent's option that keeps the volumes of running pods published, and its log line when it does.
+const KEEP: &str = "--keep-mounts-in-use";
+const KEPT: &str = "kept a volume published";
+
+/// The rule that edged breaks when it starts.
+const BROKEN: &str = "unpublish_while_in_use";
 
 /// The calls of a node's volume, as the driver logs them when they are done.
 const CALLS: [&str; 4] =
@@ -82,8 +89,46 @@ pub(super) fn with_cloud(
     );
     let mounted = wait::poll(WATCHED, || pods.iter().all(Pod::is_mounted).then_some(()));
     findings.note(mounted.is_some(), "all volumes are mounted");
+    let named = setup.logged(&format!("agent-{NODE}"), BROKEN);
+    findings.note(named > 0, format!("the agent names {BROKEN}, {named} times"));
     check(kubeedge, findings, &pods, &processes);
     kubeedge.cluster.clear(findings)
+}
+
+/// Restarts edgecore with and without cloudcore, where the agent keeps the volumes of running pods published.
+pub(super) fn kept(
+    setup: &Setup<'_>,
+    kubeedge: &mut KubeEdge,
+    findings: &mut Findings,
+) -> Result<(), E2eError> {
+    kubeedge.restart_agent(setup, &[REPORT, KEEP])?;
+    let pods = pods(kubeedge)?;
+    let processes: Vec<_> = pods.iter().map(Pod::process).collect();
+    let refusals = || setup.logged(&format!("agent-{NODE}"), KEPT);
+    for is_away in [false, true] {
+        let (before, refused) = (calls(setup), refusals());
+        if is_away {
+            kubeedge.cloudcore.kill();
+        }
+        kubeedge.edgecore.restart(setup)?;
+        let bound = if is_away { SETTLED } else { WATCHED };
+        let tried = wait::poll(bound, || (refusals() - refused >= pods.len()).then_some(()));
+        let lost = wait::poll(SETTLED, || pods.iter().any(|pod| !pod.is_mounted()).then_some(()));
+        let ([unpublished, unstaged, ..], words) = since(setup, before);
+        let cloud = if is_away { "without cloudcore" } else { "with cloudcore" };
+        findings.note(
+            (tried.is_some() || is_away) && lost.is_none() && unpublished + unstaged == 0,
+            format!("edgecore restarted {cloud}: refused {}; at the drivers: {words}", refusals() - refused),
+        );
+        check(kubeedge, findings, &pods, &processes);
+        if is_away {
+            kubeedge.cloudcore.restart(setup)?;
+            kubeedge.renew_registrars(setup)?;
+        }
+    }
+    // Pods that have ended are unmounted.
+    kubeedge.cluster.clear(findings)?;
+    kubeedge.restart_agent(setup, &[REPORT])
 }
 
 /// Restarts edgecore while cloudcore is away, then starts cloudcore.

@@ -57,7 +57,7 @@ pub(super) fn run(
     kubeedge.cluster.clear(findings)?;
     drop(registrars);
     drop(edgecore);
-    kubeedge.cluster.edge.report_csi_node(setup, SECOND, false)?;
+    kubeedge.cluster.edge.restart_agent(setup, SECOND, &[])?;
     let api = kubeedge.cluster.api;
     remove_node(api, SECOND)?;
     add_node(api, SECOND, &DRIVERS)

@@ -126,14 +126,14 @@ impl Edge {
         node.into_iter().flat_map(|node| drivers.clone().map(|it| (it, node.kubelet_socket(it)))).collect()
     }
 
-    /// Restarts the agent of a node, with or without a report of its drivers for the CSINode.
-    pub(crate) fn report_csi_node(
+    /// Restarts the agent of a node, with these options in place of earlier additional ones.
+    pub(crate) fn restart_agent(
         &mut self,
         setup: &Setup<'_>,
         node: &str,
-        is_reported: bool,
+        options: &[&str],
     ) -> Result<(), E2eError> {
-        let options = Arguments::new().flags(if is_reported { &["--csi-node"][..] } else { &[] });
+        let options = Arguments::new().flags(options);
         let mut found = self.nodes.iter_mut().filter(|found| found.name == node);
         found.try_for_each(|node| node.agent.restart_with(setup, options.clone()))
     }

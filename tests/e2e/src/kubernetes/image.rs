@@ -12,6 +12,9 @@ use crate::setup::Setup;
 /// The name of the image in pods and sandboxes.
 pub(crate) const IMAGE: &str = "edge-csi.invalid/pod:1";
 
+/// The name of the image in the guide: one that waits, as this one does without arguments.
+const IN_THE_GUIDE: &str = "registry.k8s.io/pause:3.10";
+
 const NEEDS: &str = "install tar, coreutils, mount and iproute2";
 
 /// Creates an archive that containerd can import.
@@ -35,7 +38,8 @@ pub(super) fn make(setup: &Setup<'_>) -> Result<PathBuf, E2eError> {
         "config": {"Entrypoint": ["/pod"], "WorkingDir": "/"},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
     });
-    let manifest = json!([{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]);
+    let manifest =
+        json!([{"Config": "config.json", "RepoTags": [IMAGE, IN_THE_GUIDE], "Layers": ["layer.tar"]}]);
     write(&folder.join("config.json"), &config.to_string())?;
     write(&folder.join("manifest.json"), &manifest.to_string())?;
     let image = folder.join("image.tar");
