@@ -102,11 +102,27 @@ impl EdgeCore {
 
     /// Kills edgecore and starts it again. The containers keep running.
     pub(super) fn restart(&mut self, setup: &Setup<'_>) -> Result<(), E2eError> {
+        self.restart_with(setup, |_| ())
+    }
+
+    /// Restarts edgecore with a change of its configuration, which the next start does not have.
+    pub(super) fn restart_with(
+        &mut self,
+        setup: &Setup<'_>,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<(), E2eError> {
         self.part.kill();
+        let mut config = self.config.clone();
+        change(&mut config);
         // edgecore rewrites the file, without values that it takes for defaults.
-        write(&self.path, &self.config.to_string())?;
+        write(&self.path, &config.to_string())?;
         self.part.restart(setup)?;
         self.ready()
+    }
+
+    /// Returns the resident memory of edgecore in KiB.
+    pub(super) fn resident_kib(&self) -> Option<u64> {
+        self.part.process().and_then(Process::resident_kib)
     }
 
     fn ready(&mut self) -> Result<(), E2eError> {

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::away::RECONNECT;
 use super::cloudcore::{REST_TIMEOUT, ROUTER};
 use super::cluster::{KubeEdge, NODE};
+use super::idle::passed;
 use crate::error::E2eError;
 use crate::kubernetes::cluster::{BOUND, Findings, text};
 use crate::kubernetes::edge::DRIVERS;
@@ -175,12 +176,14 @@ fn usual_calls(setup: &Setup<'_>, kubeedge: &KubeEdge, findings: &mut Findings, 
         created.is_ok() && volumes() == before + 1,
         format!("the driver of the node makes a volume after {:.1?}: {created:?}", begun.elapsed()),
     );
-    let begun = Instant::now();
+    let (bytes, begun) = (passed(), Instant::now());
     let same = (0..CALLS).filter(|_| create(socket, "usual", 0) == created).count();
     findings.note(
         same == CALLS as usize,
         format!("{same} of {CALLS} calls after each other get the same volume, in {:.1?}", begun.elapsed()),
     );
+    let bytes = passed().saturating_sub(bytes) / u64::from(CALLS);
+    findings.note(bytes > 0, format!("IP bytes of KubeEdge's connection for each of them: {bytes}"));
     let begun = Instant::now();
     let large = create(socket, "usual", LARGE);
     findings.note(

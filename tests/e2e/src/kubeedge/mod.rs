@@ -12,6 +12,7 @@ mod csidriver;
 mod edgecore;
 mod expansion;
 mod guide;
+mod idle;
 mod messages;
 mod network;
 mod pods;
@@ -74,10 +75,12 @@ pub(crate) enum Case {
     CsiDriver,
     /// Calls over the messages of KubeEdge.
     Messages,
+    /// The connection of edgecore while nothing happens.
+    Idle,
 }
 
 impl Case {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Lifecycle,
         Self::Block,
         Self::Snapshot,
@@ -95,6 +98,7 @@ impl Case {
         Self::TwoNodes,
         Self::CsiDriver,
         Self::Messages,
+        Self::Idle,
     ];
 
     fn run(
@@ -122,6 +126,7 @@ impl Case {
             Self::TwoNodes => two_nodes::run(setup, kubeedge, findings)?,
             Self::CsiDriver => csidriver::run(setup, kubeedge, findings)?,
             Self::Messages => messages::run(setup, kubeedge, findings)?,
+            Self::Idle => idle::run(setup, kubeedge, findings)?,
         }
         pods::nothing_is_left(findings);
         Ok(())
@@ -148,6 +153,7 @@ impl fmt::Display for Case {
             Self::TwoNodes => "kubeedge-two-nodes",
             Self::CsiDriver => "kubeedge-csidriver",
             Self::Messages => "kubeedge-messages",
+            Self::Idle => "kubeedge-idle",
         })
     }
 }
