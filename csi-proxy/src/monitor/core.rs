@@ -119,11 +119,8 @@ impl Monitor {
                 return Vec::new();
             }
         };
-        let violations = self.check(now, &request);
-        if let Operation::Publish { target, .. } = &request.operation {
-            let digest = self.digest.hash_one((&request.volume, target));
-            self.unpublished.retain(|unpublished| *unpublished != digest);
-        }
+        let was_unpublished = self.forget_unpublished(&request);
+        let violations = self.check(now, &request, was_unpublished);
         if has_room {
             self.open(now, call, request);
         } else {
@@ -132,8 +129,8 @@ impl Monitor {
         violations
     }
 
-    /// The violations of a new request.
-    fn check(&self, now: Instant, request: &Request) -> Vec<Violation> {
+    /// The violations of a new request. `was_unpublished`: it publishes a target of a pod that was unpublished.
+    fn check(&self, now: Instant, request: &Request, was_unpublished: bool) -> Vec<Violation> {
         let mut violations = Vec::new();
         let mut report = |rule, expected: String, found: String| {
             let (method, volume) = (request.method, request.volume.to_string());
@@ -159,10 +156,9 @@ impl Monitor {
             let found = format!("{path:?} of volume {owner:?}");
             report(Rule::PathOfAnotherVolume, "a path that no other volume has".to_owned(), found);
         }
-        if let Operation::Publish { target, .. } = &request.operation
-            && self.unpublished.contains(&self.digest.hash_one((&request.volume, target)))
-        {
-            let found = format!("target {target:?}, which was unpublished");
+        if was_unpublished {
+            let found =
+                format!("target {:?}, which was unpublished", request.operation.path().unwrap_or_default());
             report(
                 Rule::UnpublishWhileInUse,
                 "a target that stays published until its pod ends".to_owned(),
@@ -257,6 +253,14 @@ impl Monitor {
             }
             self.unpublished.push_back(self.digest.hash_one((&request.volume, target)));
         }
+    }
+
+    /// Forgets the target of a request that publishes. Returns true if it was remembered.
+    fn forget_unpublished(&mut self, request: &Request) -> bool {
+        let Operation::Publish { target, .. } = &request.operation else { return false };
+        let digest = self.digest.hash_one((&request.volume, target));
+        let at = self.unpublished.iter().position(|unpublished| *unpublished == digest);
+        at.and_then(|at| self.unpublished.remove(at)).is_some()
     }
 
     /// Applies an answer that describes the driver or a created volume. Ignores an answer that cannot be decoded or is

@@ -39,7 +39,7 @@ impl PodRuntime {
         let folders: &[&[&str]] = match self {
             Self::None => &[],
             Self::Kubelet => &[&HOST_FOLDERS],
-            Self::KubeEdge => &[&HOST_FOLDERS, kubeedge::HOST_FOLDERS[0], kubeedge::HOST_FOLDERS[1]],
+            Self::KubeEdge => &[&HOST_FOLDERS, &kubeedge::HOST_FOLDERS, &kubeedge::GUIDE_FOLDERS],
         };
         folders.concat().into_iter().map(PathBuf::from).collect()
     }

@@ -95,8 +95,7 @@ impl KubeEdge {
         self.cluster.edge.restart_agent(setup, NODE, options)?;
         let drivers: Vec<&str> =
             self.cluster.edge.kubelet_sockets(NODE).into_iter().map(|(driver, _)| driver).collect();
-        let registered = csi_node::registered(self.cluster.api, NODE, &drivers)?;
-        csi_node::reported(self.cluster.api, &registered, &drivers)
+        csi_node::written(self.cluster.api, NODE, &drivers)
     }
 
     /// Stops the cluster: the edge-csi processes gracefully, the others immediately.
@@ -120,7 +119,6 @@ pub(super) fn register(
         .map(|(driver, socket)| kubelet::start_registrar(setup, &format!("{node}-{driver}"), root, socket));
     let registrars = registrars.collect::<Result<Vec<_>, _>>()?;
     let drivers: Vec<&str> = sockets.iter().map(|(driver, _)| *driver).collect();
-    let registered = csi_node::registered(cluster.api, node, &drivers)?;
-    csi_node::reported(cluster.api, &registered, &drivers)?;
+    csi_node::written(cluster.api, node, &drivers)?;
     Ok(registrars)
 }

@@ -14,8 +14,14 @@ const REGISTRATION: Duration = Duration::from_secs(90);
 /// Time limit for the CSINode after that.
 const REPORT: Duration = Duration::from_secs(30);
 
+/// Waits until edged has registered the drivers, and the hub has written the CSINode.
+pub(super) fn written(api: Api, node: &str, drivers: &[&str]) -> Result<(), E2eError> {
+    let registered = registered(api, node, drivers)?;
+    reported(api, &registered, drivers)
+}
+
 /// Waits until edged has registered the drivers: it writes their ids and topology to the Node. Returns the Node.
-pub(super) fn registered(api: Api, node: &str, drivers: &[&str]) -> Result<Value, E2eError> {
+fn registered(api: Api, node: &str, drivers: &[&str]) -> Result<Value, E2eError> {
     api.until(&format!("{NODES}/{node}"), &format!("with {drivers:?}"), REGISTRATION, |node| {
         let ids = ids(node);
         drivers.iter().all(|driver| ids[*driver].is_string()).then(|| node.clone())
@@ -23,7 +29,7 @@ pub(super) fn registered(api: Api, node: &str, drivers: &[&str]) -> Result<Value
 }
 
 /// Waits until the hub has written the CSINode, with the ids and keys that edged has written to the Node.
-pub(super) fn reported(api: Api, node: &Value, drivers: &[&str]) -> Result<(), E2eError> {
+fn reported(api: Api, node: &Value, drivers: &[&str]) -> Result<(), E2eError> {
     let (name, ids) = (&node["metadata"]["name"], ids(node));
     let keys = |driver: &str| -> Vec<String> {
         let key = topology_key(driver);

@@ -1,7 +1,7 @@
 //! Calls over the messages of KubeEdge: `own_kubeedge_cloud` and `own_kubeedge_node` of `examples/embed`, with a real driver.
 
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -116,7 +116,7 @@ fn calls(
         let program = setup.components.all_in_one.with_file_name(name);
         Part::start(setup, name.to_owned(), &program, arguments, ready)
     };
-    let driver = driver_socket(kubeedge);
+    let driver = kubeedge.cluster.edge.node(NODE).map(|node| node.driver_socket(DRIVER)).unwrap_or_default();
     let socket = setup.folder("messages")?.join("csi.sock");
     let mut node = start("own_kubeedge_node", &[&port.to_string(), DRIVER, &unix(&driver)], Ready::AtOnce)?;
     node.ready_within(BOUND, "its port", || TcpStream::connect(("127.0.0.1", port)).is_ok())?;
@@ -158,13 +158,6 @@ fn calls(
     let deleted = delete(&socket, &created.unwrap_or_default());
     findings.note(deleted.is_ok(), format!("and its volume is deleted: {deleted:?}"));
     Ok(())
-}
-
-/// Returns the driver's own socket; the one for kubelet is in a folder beside it.
-fn driver_socket(kubeedge: &KubeEdge) -> PathBuf {
-    let node = kubeedge.cluster.edge.node(NODE);
-    let shim = node.map(|node| node.kubelet_socket(DRIVER)).unwrap_or_default();
-    shim.ancestors().nth(2).unwrap_or(&shim).join(format!("{DRIVER}.sock"))
 }
 
 /// Creates and deletes a volume, and measures calls.

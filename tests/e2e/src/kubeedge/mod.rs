@@ -34,9 +34,8 @@ use super::kubernetes::{features, lifecycle, secrets, stopped};
 use super::setup::Setup;
 use super::{Environment, table};
 use cluster::KubeEdge;
-
-/// Host folders of KubeEdge, and of the guide's page on it.
-pub(crate) const HOST_FOLDERS: [&[&str]; 2] = [&edgecore::FOLDERS, &guide::FOLDERS];
+pub(crate) use edgecore::FOLDERS as HOST_FOLDERS;
+pub(crate) use guide::FOLDERS as GUIDE_FOLDERS;
 
 /// One test case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -106,6 +106,11 @@ impl Node {
             .and_then(Part::process)
     }
 
+    /// Returns the path of the driver's own socket.
+    pub(crate) fn driver_socket(&self, driver: &str) -> PathBuf {
+        self.folder.join(format!("{driver}.sock"))
+    }
+
     /// Returns the path of the driver's socket for kubelet.
     pub(crate) fn kubelet_socket(&self, driver: &str) -> PathBuf {
         self.folder.join("shim").join(format!("{driver}.sock"))
