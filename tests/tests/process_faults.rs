@@ -14,8 +14,11 @@ use edge_csi_tests::wait;
 use rustix::process::Signal;
 use tonic::{Code, Status};
 
-/// Time limit of an answer with a fault. It is long since test machines are slow, and still far below any deadline.
-const AT_ONCE: Duration = Duration::from_secs(5);
+/// Time limit of an answer with a fault: twice the default reconnect grace, which a call may have to wait for. Still far below
+/// any deadline.
+const AT_ONCE: Duration = Duration::from_secs(10);
+/// A proxy that has just started waits for its hub and its node as for one that was just lost.
+const SHORT_GRACE: [&str; 2] = ["--reconnect-grace", "1s"];
 
 async fn refused(socket: &Path, name: &str) -> Status {
     let began = Instant::now();
@@ -31,9 +34,7 @@ async fn refused(socket: &Path, name: &str) -> Status {
 async fn an_unknown_node_is_unavailable_and_named() {
     let cluster = TestCluster::start(LinkKind::Uds).await;
     let socket = cluster.path("other.sock");
-    // A proxy that has just started waits for its node as for one that was just lost.
-    let _proxy =
-        cluster.additional_proxy("proxy-2", &socket, "edge-nowhere", &["--reconnect-grace", "1s"]).unwrap();
+    let _proxy = cluster.additional_proxy("proxy-2", &socket, "edge-nowhere", &SHORT_GRACE).unwrap();
     probe_returns(&socket, false).await;
     let status = refused(&socket, "pvc-1").await;
     assert_eq!(status.code(), Code::Unavailable, "{status}");
@@ -67,7 +68,7 @@ async fn a_missing_driver_socket_is_unavailable_until_it_appears() {
     let mut cluster = TestCluster::empty(LinkKind::Uds);
     cluster.start_hub().await.unwrap();
     cluster.start_agent(&[]).unwrap();
-    cluster.start_proxy(&[]).unwrap();
+    cluster.start_proxy(&SHORT_GRACE).unwrap();
     probe_returns(&cluster.proxy_socket(), false).await;
     let socket = cluster.driver_socket();
     let status = wait::until("the answer names the socket", async || {
@@ -153,7 +154,7 @@ async fn the_socket_reports_not_ready_until_the_hub_starts() {
     let mut cluster = TestCluster::empty(LinkKind::Uds);
     cluster.start_driver(&[]).unwrap();
     cluster.start_agent(&[]).unwrap();
-    cluster.start_proxy(&[]).unwrap();
+    cluster.start_proxy(&SHORT_GRACE).unwrap();
     let socket = cluster.proxy_socket();
     probe_returns(&socket, false).await;
     let info = identity(&socket).get_plugin_info(csi::GetPluginInfoRequest {}).await.unwrap().into_inner();
