@@ -54,7 +54,7 @@ struct Link {
     /// Makes a pair of calls when it is asked to, over a connection that stays, as a sidecar's does.
     caller: Reporter,
     connect: Passed,
-    /// A connection after a lost one. Only of TCP, whose connections can be reset from outside.
+    /// A connection after a lost one, if the far end dials again.
     again: Option<Passed>,
     /// Bytes of a CreateVolume and the DeleteVolume after it.
     pair: u64,
@@ -81,13 +81,12 @@ impl Link {
         // What dials before the near end listens would dial twice.
         pause(Duration::from_secs(2));
         let agent = Process::start("agent", &folder, &mut network.within(&ends.far))?;
-        let connect = quiet(&network)?;
+        let connect = quiet(&network, Passed::default())?;
         for mut command in ends.rest {
             rest.push(Process::start("proxy", &folder, &mut command)?);
         }
-        quiet(&network)?;
-        let again = carrier.is_tcp() && carrier.dials_again();
-        let again = if again { Some(network.connected_again()?) } else { None };
+        quiet(&network, Passed::default())?;
+        let again = carrier.dials_again().then(|| network.connected_again(carrier.is_tcp())).transpose()?;
         let mut caller = programs.rust("load");
         caller.args(["--by-step", "--work", "create-delete", "--endpoint", &ends.endpoints[0]]);
         let caller = Reporter::start(&mut caller)?;

@@ -14,6 +14,9 @@ const ETHERNET: u64 = 14;
 /// How long a link has carried nothing when it counts as quiet: longer than any answer takes here.
 const QUIET: Duration = Duration::from_secs(5);
 
+/// How long nothing passes so that both ends take an idle connection over QUIC for lost: longer than two and a half of its pings.
+const LOST: Duration = Duration::from_secs(80);
+
 /// A network namespace with one port, whose other end is here. Removed when dropped.
 #[derive(Debug)]
 pub(super) struct Network {
@@ -26,7 +29,7 @@ pub(super) struct Network {
 }
 
 /// What has passed a port, without Ethernet's headers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Passed {
     pub(super) bytes: u64,
     pub(super) packets: u64,
@@ -114,11 +117,22 @@ impl Network {
         Ok(Passed { bytes: figure("rx_bytes")? + figure("tx_bytes")? - ETHERNET * packets, packets })
     }
 
-    /// Resets the TCP connections of the namespace, and returns what passes until the link is quiet again.
-    pub(super) fn connected_again(&self) -> Result<Passed, PerfError> {
-        let before = self.passed()?;
-        ip(&["netns", "exec", &self.namespace, "ss", "-K", "dst", &self.address])?;
-        let after = quiet(self)?;
+    /// Ends the connections of the namespace, and returns what passes until they are replaced and the link is quiet again. Those
+    /// of TCP are reset; for others, nothing is sent until both ends take them for lost.
+    pub(super) fn connected_again(&self, is_tcp: bool) -> Result<Passed, PerfError> {
+        let before = if is_tcp {
+            let before = self.passed()?;
+            ip(&["netns", "exec", &self.namespace, "ss", "-K", "dst", &self.address])?;
+            before
+        } else {
+            let route = |change| ip(&["-n", &self.namespace, "route", change, "unreachable", &self.address]);
+            route("add")?;
+            pause(LOST);
+            let before = self.passed()?;
+            route("del")?;
+            before
+        };
+        let after = quiet(self, before)?;
         Ok(Passed { bytes: after.bytes - before.bytes, packets: after.packets - before.packets })
     }
 }
@@ -133,10 +147,10 @@ impl Drop for Network {
     }
 }
 
-/// Waits until something has passed and nothing more does, and returns what has passed in all.
-pub(super) fn quiet(network: &Network) -> Result<Passed, PerfError> {
+/// Waits until something has passed since `before` and nothing more does, and returns what has passed in all.
+pub(super) fn quiet(network: &Network, before: Passed) -> Result<Passed, PerfError> {
     let (mut last, mut since, begun) = (network.passed()?, Instant::now(), Instant::now());
-    while (last.bytes == 0 || since.elapsed() < QUIET) && begun.elapsed() < Duration::from_secs(60) {
+    while (last == before || since.elapsed() < QUIET) && begun.elapsed() < Duration::from_secs(60) {
         pause(Duration::from_millis(200));
         let now = network.passed()?;
         if now != last {
