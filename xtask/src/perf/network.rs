@@ -14,8 +14,8 @@ const ETHERNET: u64 = 14;
 /// How long a link has carried nothing when it counts as quiet: longer than any answer takes here.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long nothing passes so that both ends take an idle connection over QUIC for lost: longer than two and a half of its pings.
-const LOST: Duration = Duration::from_secs(80);
+/// How long nothing is sent until the agent takes an idle connection over QUIC for lost, 35 s at most, and its hub does not yet.
+const LOST: Duration = Duration::from_secs(36);
 
 /// A network namespace with one port, whose other end is here. Removed when dropped.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl Network {
     }
 
     /// Ends the connections of the namespace, and returns what passes until they are replaced and the link is quiet again. Those
-    /// of TCP are reset; for others, nothing is sent until both ends take them for lost.
+    /// of TCP are reset; for others, nothing is sent until the far end takes them for lost.
     pub(super) fn connected_again(&self, is_tcp: bool) -> Result<Passed, PerfError> {
         let before = if is_tcp {
             let before = self.passed()?;
