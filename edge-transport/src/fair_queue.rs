@@ -268,10 +268,10 @@ impl<K: Eq + Hash + Clone, T> FairQueue<K, T> {
         }
     }
 
-    /// Removes everything, and returns the bytes that each owner had.
-    pub(crate) fn clear(&mut self) -> impl Iterator<Item = (K, usize)> {
+    /// Removes everything, and returns the items in no order.
+    pub(crate) fn clear(&mut self) -> impl Iterator<Item = T> {
         let removed = std::mem::replace(self, Self { last_slot: self.last_slot, ..Self::default() });
-        removed.owners.into_iter().map(|(owner, held)| (owner, held.bytes))
+        removed.owners.into_values().flat_map(|held| held.places).filter_map(|place| place.item)
     }
 }
 
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(pop_all(&mut queue), [1, 3, 4]);
         let next = queue.push(&"a", 6, 7);
         assert!(queue.contains(&"a", next) && !slots.contains(&next));
-        assert_eq!(queue.clear().collect::<Vec<_>>(), [("a", 6)]);
+        assert_eq!(queue.clear().collect::<Vec<_>>(), [7]);
         assert_eq!((queue.len(), queue.bytes), (0, 0));
         assert!(!queue.contains(&"a", next));
     }

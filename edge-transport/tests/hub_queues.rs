@@ -163,3 +163,37 @@ fn frames_on_slow_links_of_one_caller_leave_room_for_another() {
     lost.iter().for_each(|key| core.lost(*key));
     assert_eq!(core.stats().queued_bytes, 0);
 }
+
+/// A caller asks a node for many large answers over several links, and reads none. The answer of the node to another
+/// caller has room.
+#[test]
+fn unread_answers_of_one_caller_leave_room_to_another() {
+    let mut settings = HubSettings::default();
+    settings.total_queue_bytes = 16 << 20;
+    let mut core = Core::new(settings, Arc::new(Rules::allow_all()));
+    let far = admit(&mut core, "far");
+    let mut number_at_node = 0;
+    let mut answered = |core: &mut Core, caller, number| {
+        let mut request = Request::new(ServiceName::new("csi").unwrap(), Bytes::new());
+        request.credit = 1 << 20;
+        let target = Some(PeerId::new("far").unwrap());
+        core.route(caller, Frame::call(None, target, number, Part::Request(request)), Instant::now());
+        number_at_node += 1;
+        let mut reply = Reply::new(1);
+        reply.message = Some(vec![0; 1 << 20].into());
+        core.route(far, Frame::call(None, None, number_at_node, Part::Reply(reply)), Instant::now());
+    };
+    let hoarder = admit(&mut core, "hoarder");
+    (1..=20).for_each(|number| answered(&mut core, hoarder, number));
+    assert!(core.stats().overloaded > 0, "the hoarder asked for 20 MiB of 16");
+    let near = admit(&mut core, "near");
+    answered(&mut core, near, 1);
+    let sizes: Vec<_> = take(&mut core, near, usize::MAX)
+        .into_iter()
+        .map(|frame| match frame.kind {
+            Kind::Call(1, Part::Reply(reply)) => reply.message.map_or(0, |message| message.len()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(sizes, [1 << 20]);
+}

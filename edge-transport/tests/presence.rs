@@ -170,6 +170,44 @@ async fn refused_to_watch(peer: &Peer) -> Reason {
     next.expect_err("a refusal").reason()
 }
 
+/// A caller watches again and again and reads nothing. Few of its lists are in memory; those that it cancels leave at once, and
+/// another caller has its list.
+#[tokio::test(start_paused = true)]
+async fn unread_lists_of_one_caller_have_limited_memory() {
+    const IN_MEMORY: usize = 8;
+    let net = presence_net();
+    // More than fit into one message, of which the caller reads none.
+    let mut nodes = Vec::new();
+    for number in 0..600 {
+        nodes.push(
+            Peer::builder(peer_id(&format!("edge-{number}"))).service(service_name("echo"), Echo::default()),
+        );
+    }
+    let mut connected = Vec::new();
+    for node in nodes {
+        let node = node.dialer(Box::new(net.dialer.clone())).start().unwrap();
+        node.connected().await.unwrap();
+        connected.push(node);
+    }
+    let mut settings = PeerSettings::default();
+    settings.session.credit = 1;
+    let hostile = net.caller_with("hostile/1", settings).await;
+    let mut watches = Vec::new();
+    for _ in 0..=IN_MEMORY {
+        let request = Request::new(service_name(SERVICE), &b"\x0a\x04echo"[..]);
+        watches.push(hostile.call(hostile.hub().unwrap(), request).await.unwrap());
+    }
+    let mut other = Watcher::new(&net.caller("other").await);
+    while other.lists == 0 {
+        other.step().await;
+    }
+    let mut last = watches.pop().unwrap();
+    let early = tokio::time::timeout(Duration::from_secs(60), last.next()).await;
+    assert!(early.is_err(), "a list more is in memory");
+    watches.clear();
+    assert!(last.next().await.unwrap().is_ok(), "the cancelled ones have left");
+}
+
 #[tokio::test(start_paused = true)]
 async fn nodes_may_not_watch_and_callers_may() {
     let callers = Rules::callers([peer_id("proxy")]);

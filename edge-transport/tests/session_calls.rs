@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use edge_transport::advanced::{HubSettings, PeerSettings};
 use edge_transport::{Hub, Peer, PeerId, Reason, ReplySender, Request, Service, StartError};
+use session_common::cuttable::Cuttable;
 use session_common::{collect, echo, listen, net, peer_id, service_name};
 
 #[tokio::test(start_paused = true)]
@@ -314,6 +315,45 @@ async fn messages_that_wait_for_credit_have_limited_memory() {
     assert_eq!((messages.len(), end.is_ok()), (2, true), "what waited is sent");
     let (messages, _) = collect(unread(&hostile).await).await;
     assert_eq!(messages.len(), 2, "nothing waits any more");
+}
+
+/// A caller asks for more than the link of the target carries. Answers that wait for the link have limited memory too.
+#[tokio::test(start_paused = true)]
+async fn messages_that_wait_for_the_link_have_limited_memory() {
+    let mut settings = PeerSettings::default();
+    settings.session.max_inbound_bytes = 100_000;
+    let net = net();
+    let path = Cuttable::new(net.dialer.clone());
+    let edge = Peer::builder(peer_id("edge-1"))
+        .dialer(Box::new(path.clone()))
+        .service(service_name("echo"), session_common::Echo::default())
+        .settings(settings)
+        .start()
+        .unwrap();
+    edge.connected().await.unwrap();
+    let hostile = net.caller("hostile").await;
+    path.stall();
+    let mut calls = Vec::new();
+    for _ in 0..20 {
+        calls.push(hostile.call(peer_id("edge-1"), echo("stream:1:40000")).await.unwrap());
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    path.heal();
+    let (mut answered, mut refused) = (0, 0);
+    for call in calls {
+        match collect(call).await.1 {
+            Ok(_) => answered += 1,
+            Err(reason) => {
+                assert_eq!(reason, Reason::Overloaded);
+                refused += 1;
+            }
+        }
+    }
+    assert!(
+        // 100 kB may be queued and as many wait; the link has taken one or two.
+        (1..=8).contains(&answered),
+        "{answered} answers of 40 kB were kept, {refused} not"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -34,8 +34,8 @@ pub struct HubSettings {
     /// one frame in any case.
     pub queue_bytes: usize,
     /// Maximum number of bytes that wait for all peers together: in their queues, and in their links until these have written
-    /// them. Default 256 MiB. Each sender, with all peers of its certificate or token, may have as many as are then unused,
-    /// so that few senders never use up the total, however slowly the peers read.
+    /// them. Default 256 MiB. Each caller, with all peers of its certificate or token, may have as many of requests as are
+    /// then unused, and as many of answers to it, so that few callers never use up the total, however slowly the peers read.
     pub total_queue_bytes: usize,
     /// Maximum number of bytes of unfinished frames on the links of admitted peers, in addition to 20 KiB on each
     /// link. Default 64 MiB; at least twice the largest frame and 1 MiB.

@@ -25,10 +25,13 @@ pub(super) struct WaitingBytes {
     freed: Notify,
 }
 
-/// What a peer's messages wait for.
+/// The messages of a peer that are not sent.
 #[derive(Debug, Clone)]
 pub(super) struct Waiting {
     for_credit: Arc<WaitingBytes>,
+    /// Those that may not be queued yet, since the link has much to send for their caller.
+    for_turn: Arc<WaitingBytes>,
+    /// Those that are queued for the link.
     for_link: Arc<WaitingBytes>,
 }
 
@@ -37,7 +40,7 @@ impl Waiting {
     pub(super) fn new(max: usize) -> Self {
         let bytes =
             || Arc::new(WaitingBytes { shared: Mutex::new(FairShare::new(max)), freed: Notify::new() });
-        Self { for_credit: bytes(), for_link: bytes() }
+        Self { for_credit: bytes(), for_turn: bytes(), for_link: bytes() }
     }
 
     /// Counts a message that waits for the credit of this caller, given without names below its own, until the result is
@@ -46,15 +49,24 @@ impl Waiting {
         WaitingBytes::count(&self.for_credit, owner, bytes, |shared| shared.used() == 0)
     }
 
-    /// Counts a message for this caller that is to be queued for the link, until the result is dropped. Waits while the caller
-    /// has too many; one message is always allowed. Cancel safe.
+    /// Counts a message that may not be queued yet, as [`for_credit`](Self::for_credit) does.
+    pub(super) fn for_turn(&self, owner: &PeerId, bytes: usize) -> Option<CountedBytes> {
+        WaitingBytes::count(&self.for_turn, owner, bytes, |shared| shared.used() == 0)
+    }
+
+    /// Counts a message for this caller that is to be queued for the link, until the result is dropped. `None` while the caller
+    /// has too many; one message is always allowed.
+    pub(super) fn try_for_link(&self, owner: &PeerId, bytes: usize) -> Option<CountedBytes> {
+        WaitingBytes::count(&self.for_link, owner, bytes, |shared| shared.held_by(owner) == 0)
+    }
+
+    /// [`Waiting::try_for_link`], and waits while the caller has too many. Cancel safe.
     pub(super) async fn for_link(&self, owner: &PeerId, bytes: usize) -> CountedBytes {
         loop {
             let mut freed = pin!(self.for_link.freed.notified());
             // Before the check, so that no signal is missed.
             freed.as_mut().enable();
-            let is_first = |shared: &FairShare<PeerId>| shared.held_by(owner) == 0;
-            if let Some(counted) = WaitingBytes::count(&self.for_link, owner, bytes, is_first) {
+            if let Some(counted) = self.try_for_link(owner, bytes) {
                 return counted;
             }
             freed.await;

@@ -1,6 +1,7 @@
 //! Services of a peer.
 
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -48,7 +49,7 @@ pub struct ReplySender {
 /// Why a message was not sent.
 enum Unsent {
     Cancelled,
-    /// Too many bytes wait for the credit of this caller.
+    /// Too many bytes wait for this caller.
     Overloaded,
 }
 
@@ -121,18 +122,28 @@ impl ReplySender {
     }
 
     async fn spend(&self, body: &Bytes) -> Result<CountedBytes, Unsent> {
-        let mut counted = None;
+        let mut waits = None;
         poll_fn(|cx| {
             if let Poll::Ready(spent) = self.window.poll_spend(cost(body), cx) {
                 return Poll::Ready(spent.map_err(|Cancelled| Unsent::Cancelled));
             }
-            if counted.is_none() {
-                counted = self.waiting.for_credit(&self.caller, body.len());
+            if waits.is_none() {
+                waits = self.waiting.for_credit(&self.caller, body.len());
             }
-            if counted.is_some() { Poll::Pending } else { Poll::Ready(Err(Unsent::Overloaded)) }
+            if waits.is_some() { Poll::Pending } else { Poll::Ready(Err(Unsent::Overloaded)) }
         })
         .await?;
-        Ok(self.waiting.for_link(&self.caller, body.len()).await)
+        if let Some(queued) = self.waiting.try_for_link(&self.caller, body.len()) {
+            return Ok(queued);
+        }
+        drop(waits);
+        let _waits = self.waiting.for_turn(&self.caller, body.len()).ok_or(Unsent::Overloaded)?;
+        let mut turn = pin!(self.waiting.for_link(&self.caller, body.len()));
+        poll_fn(|cx| match self.window.poll_closed(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(Unsent::Cancelled)),
+            Poll::Pending => turn.as_mut().poll(cx).map(Ok),
+        })
+        .await
     }
 
     /// Ends a call whose message cannot wait for its caller.

@@ -1,10 +1,11 @@
 //! The hub's side: reports the connected peers.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use prost::Message as _;
+use tokio::sync::Semaphore;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::{RecvError, TryRecvError};
 
@@ -23,24 +24,48 @@ const MAX_QUERY: usize = (MAX_SERVICE_NAME + 3) + MAX_ONLY * (MAX_PEER_ID + 3);
 /// Maximum number of peers in one message.
 const LIST_CHUNK: usize = 500;
 
+/// Maximum number of lists that are in memory for one caller, with all names below its own. Each takes about 100 bytes for each
+/// peer until the caller has read it, and further watches of the caller wait.
+const MAX_LISTS: usize = 8;
+
 /// The presence service of a hub.
 pub(crate) struct PresenceService {
-    pub(crate) hub: WeakHub,
+    hub: WeakHub,
+    lists: Lists,
+}
+
+impl PresenceService {
+    pub(crate) fn new(hub: WeakHub) -> Self {
+        Self { hub, lists: Lists::default() }
+    }
+}
+
+/// The places for lists of each caller that has a watch.
+#[derive(Default)]
+struct Lists(Mutex<HashMap<PeerId, Arc<Semaphore>>>);
+
+impl Lists {
+    fn of(&self, caller: &PeerId) -> Arc<Semaphore> {
+        let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        callers.retain(|_, places| Arc::strong_count(places) > 1);
+        Arc::clone(callers.entry(caller.top()).or_insert_with(|| Arc::new(Semaphore::new(MAX_LISTS))))
+    }
 }
 
 #[async_trait::async_trait]
 impl Service for PresenceService {
     async fn call(&self, source: PeerId, request: Request, replies: ReplySender) {
         let Some(hub) = self.hub.upgrade() else { return };
+        let lists = self.lists.of(&source);
         // In a separate task: a long list takes time, and other watchers must not wait.
-        tokio::spawn(answer(hub, source, request, replies));
+        tokio::spawn(answer(hub, source, lists, request, replies));
     }
 }
 
-async fn answer(hub: Hub, source: PeerId, request: Request, mut replies: ReplySender) {
+async fn answer(hub: Hub, source: PeerId, lists: Arc<Semaphore>, request: Request, mut replies: ReplySender) {
     let (reason, detail) = match decode_query(request.body) {
         Ok((service, only)) => {
-            let watcher = Watcher::new(&hub, source, service, only);
+            let watcher = Watcher::new(&hub, source, lists, service, only);
             // The watcher depends on these peers, whose links may be silent for minutes.
             let depended_on = watcher.only.iter().filter(|peer| watcher.may_see(&hub, peer));
             depended_on.for_each(|peer| hub.challenge(peer));
@@ -76,16 +101,22 @@ struct Watcher {
     source: PeerId,
     /// The services that the source provides.
     services: Arc<[ServiceName]>,
+    lists: Arc<Semaphore>,
     service: ServiceName,
     /// The peers that the watch is restricted to; empty for all peers.
     only: BTreeSet<PeerId>,
 }
 
 impl Watcher {
-    fn new(hub: &Hub, source: PeerId, service: ServiceName, only: BTreeSet<PeerId>) -> Self {
-        let known = hub.peers().into_iter().find(|info| info.peer == source);
-        let services = known.map(|info| info.services).unwrap_or_default();
-        Self { source, services, service, only }
+    fn new(
+        hub: &Hub,
+        source: PeerId,
+        lists: Arc<Semaphore>,
+        service: ServiceName,
+        only: BTreeSet<PeerId>,
+    ) -> Self {
+        let services = hub.services_of(&source).unwrap_or_default();
+        Self { source, services, lists, service, only }
     }
 
     /// Whether the watcher may see a peer.
@@ -132,6 +163,10 @@ impl Watcher {
 
     /// Sends the list in order of names, in several messages. Returns the receiver of later changes.
     async fn send_list(&self, hub: &Hub, replies: &mut ReplySender) -> Result<Receiver<Presence>, ()> {
+        let _place = tokio::select! {
+            place = self.lists.acquire() => place.map_err(|_| ())?,
+            () = replies.cancelled() => return Err(()),
+        };
         let (peers, events) = hub.peers_and_events();
         let mut peers: Vec<_> = peers.iter().filter(|info| self.matches(hub, info)).map(entry).collect();
         // Sorted, so that the same peers give the same list.
@@ -211,7 +246,7 @@ mod tests {
         let [proxy, edge, other] = ["proxy", "edge-1", "other"].map(|name| PeerId::new(name).unwrap());
         let csi = ServiceName::new("csi").unwrap();
         let session = SessionId { instance: 1, number: 1 };
-        let watcher = Watcher::new(&hub, proxy, csi.clone(), BTreeSet::new());
+        let watcher = Watcher::new(&hub, proxy, Arc::new(Semaphore::new(1)), csi.clone(), BTreeSet::new());
         let changes = async |events: Vec<Presence>| {
             let mut update = Update::default();
             events.into_iter().for_each(|event| watcher.add(&hub, &mut update, event));

@@ -28,8 +28,8 @@ pub struct SessionSettings {
     /// first half of them, so that one caller does not keep out the others.
     pub max_inbound_calls: usize,
     /// Maximum number of bytes of requests in progress at this peer; one request may exceed it. As many bytes of messages
-    /// may wait for their callers' credit, and as many for the link. Each caller may have as many as are then unused. Default
-    /// 64 MiB.
+    /// may wait for their callers' credit, as many to be queued for the link, and as many in that queue. Each caller may have as
+    /// many as are then unused. Default 16 MiB.
     pub max_inbound_bytes: usize,
     /// Initial credit of a call in bytes: the most that may be unread at the caller, plus one message. Default 256 KiB.
     pub credit: u64,
@@ -45,7 +45,7 @@ impl Default for SessionSettings {
             max_frame: DEFAULT_MAX_FRAME,
             max_outbound_calls: 4096,
             max_inbound_calls: 4096,
-            max_inbound_bytes: 64 * 1024 * 1024,
+            max_inbound_bytes: 16 * 1024 * 1024,
             credit: 256 * 1024,
         }
     }

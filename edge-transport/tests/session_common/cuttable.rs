@@ -23,6 +23,15 @@ impl Cuttable {
         let handle = last.as_ref().unwrap();
         handle.cut(faulty::Direction::Both);
     }
+
+    /// Holds back what this end sends over the last link.
+    pub(crate) fn stall(&self) {
+        self.last.lock().unwrap().as_ref().unwrap().stall(faulty::Direction::Sending);
+    }
+
+    pub(crate) fn heal(&self) {
+        self.last.lock().unwrap().as_ref().unwrap().heal();
+    }
 }
 
 #[async_trait::async_trait]

@@ -101,6 +101,7 @@ impl Core {
             peer: remote.peer.clone(),
             sender: Sender(self.sender_key.hash_one(&identity)),
             refused: Sender(self.sender_key.hash_one((&identity, "refused"))),
+            answered: Sender(self.sender_key.hash_one((&identity, "answered"))),
             identity: identity.clone(),
             id: remote.session,
             services: Arc::clone(&remote.services),

@@ -151,7 +151,8 @@ impl Core {
         let lane = Lane::Call(target.next_free_lane());
         let frame = Frame::call(Some(source), None, dest_id, Part::Request(request));
         let frame = self.encoder.encode(frame, lane);
-        let slot = match self.push(target_key, QueuedFrame { frame, sender, limit, is_control: false }, 1) {
+        let queued = QueuedFrame { frame, sender, cause: sender, limit, is_control: false };
+        let slot = match self.push(target_key, queued, 1) {
             Ok(slot) => slot,
             Err((reason, detail)) => return self.refuse(key, number, reason, detail),
         };
@@ -247,8 +248,9 @@ impl Core {
             return;
         };
         let (source, sender) = (session.peer.clone(), session.sender);
-        let call = self.sessions.get_mut(&requester).and_then(|session| session.calls.get_mut(&number));
-        let Some(call) = call else { return };
+        let Some(caller) = self.sessions.get_mut(&requester) else { return };
+        let cause = caller.answered;
+        let Some(call) = caller.calls.get_mut(&number) else { return };
         let lane = Lane::Call(call.lane);
         if let Err(detail) = call.spend(&reply) {
             return self.end_call(requester, number, Reason::Protocol, detail.to_owned());
@@ -257,7 +259,7 @@ impl Core {
         let body = reply.message.as_ref().map_or(0, |message| message.len() as u64);
         let frame = Frame::call(Some(source), None, number, Part::Reply(reply));
         let frame = self.encoder.encode(frame, lane);
-        match self.push(requester, QueuedFrame { frame, sender, limit: None, is_control: false }, 0) {
+        match self.push(requester, QueuedFrame { frame, sender, cause, limit: None, is_control: false }, 0) {
             Ok(_) => {
                 self.stats.frames += 1;
                 self.stats.body_bytes += body;

@@ -36,7 +36,10 @@ impl TimeLimit {
 pub(super) struct QueuedFrame {
     /// The frame, with the remaining time at the moment of queueing.
     pub(super) frame: WireFrame,
+    /// The sender, who takes turns with others in the queue.
     pub(super) sender: Sender,
+    /// The peer that caused the frame, in whose share of all waiting bytes it is.
+    pub(super) cause: Sender,
     /// Set for a request with a deadline.
     pub(super) limit: Option<TimeLimit>,
     /// Whether the frame is a control frame, which is queued even if the queue is full.
@@ -55,19 +58,19 @@ impl Unwritten {
     /// Frames for which an idle link keeps memory.
     const KEEP_FRAMES: usize = 64;
 
-    fn push(&mut self, sender: Sender, bytes: usize) {
-        self.frames.push_back((sender, bytes));
+    fn push(&mut self, cause: Sender, bytes: usize) {
+        self.frames.push_back((cause, bytes));
         self.bytes += bytes;
     }
 
     /// Gives back the bytes of the oldest frames, so that at least `left` bytes remain taken.
     pub(super) fn release(&mut self, left: usize, waiting: &mut FairShare<Sender>) {
-        while let Some((sender, bytes)) = self.frames.front().copied()
+        while let Some((cause, bytes)) = self.frames.front().copied()
             && self.bytes - bytes >= left
         {
             self.frames.pop_front();
             self.bytes -= bytes;
-            waiting.give_back(&sender, bytes);
+            waiting.give_back(&cause, bytes);
         }
         if self.frames.is_empty() && self.frames.capacity() > Self::KEEP_FRAMES {
             self.frames = VecDeque::new();
@@ -99,7 +102,7 @@ impl Core {
         }
         let (mut taken, mut expired) = (0, Vec::new());
         while taken < max_bytes
-            && let Some(QueuedFrame { frame, sender, limit, is_control }) = session.outbox.pop()
+            && let Some(QueuedFrame { frame, cause, limit, is_control, .. }) = session.outbox.pop()
         {
             let bytes = frame.len();
             taken += bytes;
@@ -108,11 +111,11 @@ impl Core {
             }
             let left = limit.and_then(|limit| limit.reduced(now));
             if left == Some(Duration::ZERO) {
-                self.waiting.give_back(&sender, bytes);
+                self.waiting.give_back(&cause, bytes);
                 expired.push(frame);
                 continue;
             }
-            session.unwritten.push(sender, bytes);
+            session.unwritten.push(cause, bytes);
             frames.push_back(match left.and_then(|left| with_remaining(&frame, left)) {
                 Some(reduced) => self.encoder.encode(reduced, frame.lane),
                 None => frame,

@@ -49,6 +49,9 @@ struct Session {
     /// The peer as the cause of frames to itself: failures of requests that the hub refuses. Not `sender`: what others read
     /// slowly must not count against these.
     refused: Sender,
+    /// The peer as the one for whom answers wait. It asked for them, so a caller that does not read must not use up what the
+    /// answers of a node to others may take. On its link the nodes take turns, and one has at most half of the queue.
+    answered: Sender,
     /// Frames to this peer. Those of a call belong to the sender at its other end, for which each open call to this peer
     /// reserves one: its cancel.
     outbox: FairQueue<Sender, QueuedFrame>,
@@ -105,7 +108,7 @@ pub struct Core {
     sender_key: RandomState,
     local: Option<LocalServices>,
     next_key: u64,
-    /// The bytes of all frames that wait, in the queues and on the links, by their senders.
+    /// The bytes of all frames that wait, in the queues and on the links, by the peers that caused them.
     waiting: FairShare<Sender>,
     draining: Option<String>,
     encoder: Encoder,
@@ -205,6 +208,13 @@ impl Core {
     pub fn peers(&self) -> Vec<PeerInfo> {
         let remote_peers = self.by_name.iter().filter(|(peer, _)| !self.is_local(peer));
         remote_peers.filter_map(|(_, key)| self.sessions.get(key)).map(Session::info).collect()
+    }
+
+    /// The services of a connected peer.
+    #[cfg(feature = "runtime")]
+    pub(super) fn services_of(&self, peer: &PeerId) -> Option<Arc<[ServiceName]>> {
+        let session = self.sessions.get(self.by_name.get(peer)?)?;
+        Some(Arc::clone(&session.services))
     }
 
     /// Removes and returns a session whose link has frames to send or must be closed. Call until `None` after every transition.
@@ -351,7 +361,7 @@ impl Core {
         queued: QueuedFrame,
         reserved: usize,
     ) -> Result<u64, (Reason, String)> {
-        let sender = queued.sender;
+        let QueuedFrame { sender, cause, .. } = queued;
         let Some(session) = self.sessions.get(&key).filter(|session| session.closed.is_none()) else {
             return Err((Reason::PeerOffline, "the link to the other end is being closed".to_owned()));
         };
@@ -378,11 +388,11 @@ impl Core {
             );
             return Err((Reason::Overloaded, detail));
         }
-        if !self.waiting.has_room(&sender, len) {
+        if !self.waiting.has_room(&cause, len) {
             let detail = format!(
-                "{} bytes from this sender wait for all peers, of at most {} for all senders, \
+                "{} bytes wait of this caller's requests, or of answers that it has not read, of at most {} for all callers, \
                  each at most as many as are then unused",
-                self.waiting.held_by(&sender),
+                self.waiting.held_by(&cause),
                 self.waiting.max()
             );
             return Err((Reason::Overloaded, detail));
@@ -410,7 +420,7 @@ impl Core {
             None
         };
         let Some((resource, max)) = exceeded else {
-            self.enqueue(key, QueuedFrame { frame, sender, limit: None, is_control: true });
+            self.enqueue(key, QueuedFrame { frame, sender, cause: sender, limit: None, is_control: true });
             return;
         };
         if let Some(session) = self.sessions.get_mut(&key) {
@@ -433,7 +443,7 @@ impl Core {
     fn enqueue(&mut self, key: SessionKey, queued: QueuedFrame) -> u64 {
         let Some(session) = self.sessions.get_mut(&key) else { return 0 };
         let (sender, bytes) = (queued.sender, queued.frame.len());
-        self.waiting.take(&sender, bytes);
+        self.waiting.take(&queued.cause, bytes);
         if queued.is_control {
             session.control_bytes += bytes;
         }
@@ -446,7 +456,7 @@ impl Core {
 
 /// Empties a queue.
 fn give_back(waiting: &mut FairShare<Sender>, outbox: &mut FairQueue<Sender, QueuedFrame>) {
-    for (sender, bytes) in outbox.clear() {
-        waiting.give_back(&sender, bytes);
+    for QueuedFrame { frame, cause, .. } in outbox.clear() {
+        waiting.give_back(&cause, frame.len());
     }
 }

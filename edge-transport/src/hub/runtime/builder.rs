@@ -247,7 +247,7 @@ impl HubBuilder {
         let mut services = self.services;
         let shared = Arc::new_cyclic(|shared| {
             if let Some(name) = presence {
-                let service = Arc::new(PresenceService { hub: WeakHub(shared.clone()) });
+                let service = Arc::new(PresenceService::new(WeakHub(shared.clone())));
                 let callers = Arc::new(MayWatch(Arc::clone(&self.policy)));
                 services.insert(name, LocalService { callers, service });
             }

@@ -169,6 +169,11 @@ impl Hub {
         self.shared.presence.subscribe()
     }
 
+    /// The services of a connected peer.
+    pub(crate) fn services_of(&self, peer: &PeerId) -> Option<Arc<[ServiceName]>> {
+        self.shared.table().core.services_of(peer)
+    }
+
     /// Returns the connected peers and a receiver of all later events.
     pub(crate) fn peers_and_events(&self) -> (Vec<PeerInfo>, broadcast::Receiver<Presence>) {
         // Events are sent under the same lock.
