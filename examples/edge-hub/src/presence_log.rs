@@ -1,5 +1,6 @@
 //! The log of the peers that connect and disconnect. The first change of a peer is logged at once, and further ones once
-//! in 10 s, so that a peer which connects again and again does not fill the log.
+//! in 10 s, so that a peer which connects again and again does not fill the log. Of the names below one, which a certificate can
+//! make up, few have a line.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,6 +14,9 @@ use tokio::time::{Instant, sleep_until};
 /// The interval in which a peer has one line.
 const INTERVAL: Duration = Duration::from_secs(10);
 
+/// The maximum number of names below one that have a line in an interval. Replicas of a proxy are few.
+const MAX_BELOW: usize = 64;
+
 /// The maximum length in bytes of the names of services on a line.
 const MAX_NAMES: usize = 512;
 
@@ -21,6 +25,9 @@ const MAX_NAMES: usize = 512;
 struct PresenceLog {
     /// The peers with a line in this interval, and their changes since then.
     recent: BTreeMap<PeerId, Option<Changes>>,
+    /// How many of them are below each name.
+    below: BTreeMap<Box<str>, usize>,
+    /// The changes without a line.
     missed: u64,
 }
 
@@ -37,6 +44,14 @@ impl PresenceLog {
             _ => return None,
         };
         let Some(changes) = self.recent.get_mut(&peer) else {
+            if let Some((top, _)) = peer.as_str().split_once('/').filter(|(top, _)| !top.contains(':')) {
+                let below = self.below.entry(top.into()).or_default();
+                if *below == MAX_BELOW {
+                    self.missed += 1;
+                    return None;
+                }
+                *below += 1;
+            }
             self.recent.insert(peer, None);
             return Some(Changes(presence, 1));
         };
@@ -48,6 +63,8 @@ impl PresenceLog {
     /// Ends an interval, and returns what to log.
     fn end_interval(&mut self) -> Vec<Changes> {
         self.recent.retain(|_, changes| changes.is_some());
+        // Names that are still in `recent` are few: as many were permitted in the last interval.
+        self.below.clear();
         self.recent.values_mut().filter_map(Option::take).collect()
     }
 
@@ -73,7 +90,7 @@ pub(super) async fn run(hub: Hub) {
                 end = Instant::now() + INTERVAL;
                 log.end_interval().iter().for_each(line);
                 if let missed @ 1.. = std::mem::take(&mut log.missed) {
-                    tracing::warn!(missed, "missed presence events, too many peers connected and disconnected");
+                    tracing::warn!(missed, "peers connected and disconnected without a line here: too many events, or too many names below one");
                 }
             }
         }
@@ -130,6 +147,20 @@ mod tests {
         assert_eq!(log.end_interval(), [Changes(down("edge-1", 101), 1)]);
         assert_eq!((log.end_interval(), log.is_empty()), (vec![], true));
         assert_eq!(log.changed(down("edge-1", 102)), Some(Changes(down("edge-1", 102), 1)));
+    }
+
+    /// A certificate is valid for all names below its own.
+    #[test]
+    fn names_below_one_have_few_lines() {
+        let mut log = PresenceLog::default();
+        let lines = |log: &mut PresenceLog, top: &str| {
+            (0..1000).filter(|at| log.changed(down(&format!("{top}/{at}"), 1)).is_some()).count()
+        };
+        assert_eq!((lines(&mut log, "edge-1"), lines(&mut log, "proxy")), (MAX_BELOW, MAX_BELOW));
+        assert_eq!(log.missed, 2 * (1000 - MAX_BELOW as u64));
+        assert!(log.changed(down("edge-2", 1)).is_some());
+        log.end_interval();
+        assert_eq!(lines(&mut log, "edge-1"), MAX_BELOW);
     }
 
     #[test]

@@ -23,8 +23,9 @@ pub(super) const ADMITTED_WINDOW: RangeInclusive<u32> = 256 << 10..=1 << 20;
 /// again above 20 KiB of unfinished frames. A larger hello takes one more round trip.
 const UNADMITTED_WINDOW: u32 = 12 << 10;
 
-/// Maximum number of unacknowledged bytes.
-const SEND_WINDOW: u64 = 4 << 20;
+/// Maximum number of unacknowledged bytes of a dialing end, and of an accepting one, which has many links. They are in no budget:
+/// the link has taken them.
+const SEND_WINDOW: (u64, u64) = (4 << 20, 1 << 20);
 
 /// Maximum number of connections that wait to be accepted; further ones are refused.
 const BACKLOG: usize = 1024;
@@ -32,14 +33,14 @@ const BACKLOG: usize = 1024;
 /// Bytes buffered for one waiting connection, and for all of them.
 const BACKLOG_BYTES: (u64, u64) = (64 << 10, 8 << 20);
 
-fn transport(window: u32) -> TransportConfig {
+fn transport(window: u32, send_window: u64) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .max_concurrent_uni_streams(VarInt::from_u32(STREAMS + 2))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
         .receive_window(VarInt::from_u32(window))
-        .send_window(SEND_WINDOW)
+        .send_window(send_window)
         .datagram_receive_buffer_size(None)
         // Its probes take 10 kB for each connection, more than all else of it, and save a fifth of the packets of large bodies.
         .mtu_discovery_config(None)
@@ -54,7 +55,7 @@ pub(super) fn server(tls: &rustls::ServerConfig) -> Result<ServerConfig, LinkErr
         .max_incoming(BACKLOG)
         .incoming_buffer_size(BACKLOG_BYTES.0)
         .incoming_buffer_size_total(BACKLOG_BYTES.1)
-        .transport_config(Arc::new(transport(UNADMITTED_WINDOW)));
+        .transport_config(Arc::new(transport(UNADMITTED_WINDOW, SEND_WINDOW.1)));
     Ok(config)
 }
 
@@ -78,7 +79,7 @@ pub(super) fn client(tls: &rustls::ClientConfig) -> Result<ClientConfig, LinkErr
     tls.enable_early_data = false;
     let crypto = QuicClientConfig::try_from(tls).map_err(|error| unusable(&error))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
-    config.transport_config(Arc::new(transport(RECEIVE_WINDOW)));
+    config.transport_config(Arc::new(transport(RECEIVE_WINDOW, SEND_WINDOW.0)));
     Ok(config)
 }
 

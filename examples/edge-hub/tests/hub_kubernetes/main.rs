@@ -627,8 +627,10 @@ async fn failing_watch_of_nodes_is_visible() {
 async fn hub_name_is_reserved_and_only_nodes_may_call_it() {
     let api = FakeApi::start().await;
     let stage = Stage::with(None, Some(&api)).await;
-    let cause = Node::is_refused(&stage.hub.address(), "hub").await;
-    assert!(cause.contains("reserved for the hub itself"), "{cause}");
+    for name in ["hub", "hub/csi.example"] {
+        let cause = Node::is_refused(&stage.hub.address(), name).await;
+        assert!(cause.contains("reserved for the hub itself"), "{name}: {cause}");
+    }
     let one = stage.node("one").await;
     first_change_of_node(&stage, &one).await;
     // A peer without services is not a node, whatever its name.

@@ -20,7 +20,7 @@ use crate::frame::{Frame, Kind, Lane, decode, encode};
 use crate::frame_io::{FrameIo, now};
 use crate::hub::SessionKey;
 use crate::hub::identity::Identity;
-use crate::link::{Link, LinkError, ReceiveLimits};
+use crate::link::{Link, LinkError, LinkKind, ReceiveLimits};
 use crate::name::PeerId;
 use crate::session::{CloseReason, LinkAction, LinkCore, LinkEvent, Remote, Role};
 use crate::token::Token;
@@ -29,6 +29,9 @@ use crate::token::Token;
 /// several threads a yield may wake another one, so that a batch is larger.
 const READ_BATCH: usize = 8;
 const READ_BATCH_OF_SEVERAL_THREADS: usize = 24;
+
+/// The end of a shorter link has no line in the log at the usual level.
+const SHORT: Duration = Duration::from_secs(10);
 
 /// About how many bytes are read before the task yields.
 const READ_BATCH_BYTES: usize = 64 * 1024;
@@ -77,6 +80,7 @@ pub(super) struct Connection {
     verified_by: Option<crate::tls::AuthoritiesId>,
     /// When the peer's certificate is expected to expire.
     expires: Option<Instant>,
+    began: Instant,
     timer: Pin<Box<Sleep>>,
     /// Pong for the last ping, until the link accepts it. Only the latest is kept: a peer that pings without reading must not
     /// fill the memory.
@@ -119,6 +123,7 @@ impl Connection {
             #[cfg(feature = "tls")]
             verified_by: None,
             expires: None,
+            began: now(),
             timer,
             pong: None,
             stalled: None,
@@ -155,14 +160,25 @@ impl Connection {
     async fn close(self: Box<Self>) {
         let remote = self.io.link().remote();
         match (&self.closed, &self.peer) {
+            // A peer that connects again and again does not fill the log.
+            (Some(reason), Some(peer)) if now().duration_since(self.began) < SHORT => {
+                tracing::debug!(%peer, remote, %reason, "link closed");
+            }
             (Some(reason), Some(peer)) => tracing::info!(%peer, remote, %reason, "link closed"),
             (Some(reason), None) => self.shared.warnings.1.not_admitted(remote, reason),
+            (None, Some(peer)) if now().duration_since(self.began) < SHORT => {
+                tracing::debug!(%peer, remote, "link ended");
+            }
             (None, Some(peer)) => tracing::info!(%peer, remote, "link ended"),
             (None, None) => tracing::debug!(remote, "link ended before its peer was admitted"),
         }
-        if !self.is_lost
-            && !matches!(self.closed, Some(CloseReason::Dead { .. } | CloseReason::Stalled { .. }))
-        {
+        // A peer that connected again has given up this link: the last frame would be repeated, over QUIC about 17 times, to
+        // an address where nothing listens.
+        let is_useless = matches!(
+            self.closed,
+            Some(CloseReason::Dead { .. } | CloseReason::Stalled { .. } | CloseReason::Replaced { .. })
+        );
+        if !self.is_lost && !is_useless {
             let drained = matches!(self.closed, Some(CloseReason::Drained { .. }));
             self.io.flush_and_close(self.drain_by.filter(|_| drained)).await;
         }
@@ -336,7 +352,7 @@ impl Connection {
                 }
                 LinkAction::Opened(remote) => {
                     let (address, kind) = (self.io.link().remote(), self.io.link().kind());
-                    tracing::info!(peer = %remote.peer, session = %remote.session, remote = address, %kind, "peer connected");
+                    tracing::debug!(peer = %remote.peer, session = %remote.session, remote = address, %kind, "peer connected");
                     self.peer = Some(remote.peer);
                 }
                 LinkAction::Draining { .. } => {
@@ -358,7 +374,16 @@ impl Connection {
         // Read before the checks, so that what is reloaded meanwhile is checked again.
         self.identity_checks = self.shared.identity_checks.load(Ordering::Acquire);
         let link = (self.io.link().protection(), self.io.link().credentials());
-        if self.shared.local_name() == Some(&remote.peer) && !self.io.link().is_of_hub() {
+        let of_hub = self.shared.local_name();
+        let is_reserved = match of_hub == Some(&remote.peer) {
+            true => !self.io.link().is_of_hub(),
+            // Names below it are for callers in the process of the hub, whose rules nobody else may use.
+            false => {
+                self.io.link().kind() != LinkKind::MEMORY
+                    && of_hub.is_some_and(|hub| hub.covers(&remote.peer))
+            }
+        };
+        if is_reserved {
             let cause = "the name is reserved for the hub itself".to_owned();
             return Some(self.unauthenticated(CloseReason::Unauthenticated { claimed: remote.peer, cause }));
         }
