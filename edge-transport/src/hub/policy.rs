@@ -46,7 +46,7 @@ pub trait Policy: Send + Sync {
 /// The names that a part of a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Pattern {
-    /// `*`: every name.
+    /// `*`: every name, or, as the target of a rule, every name that is not a caller's.
     Any,
     /// `edge-*`: names with this prefix.
     Prefix(Box<str>),
@@ -160,8 +160,9 @@ impl fmt::Display for Rule {
 /// Allows a call if one of its rules does. Without rules no call is allowed.
 ///
 /// A rule is parsed from `FROM=TO`. Each side is a name, which includes the names below it (`csi-proxy` includes
-/// `csi-proxy/replica-2`), a prefix followed by `*` (`edge-*`), or `*` for all names. The rule allows calls of every service,
-/// unless [`with_service`](Self::with_service) restricts it.
+/// `csi-proxy/replica-2`), a prefix followed by `*` (`edge-*`), or `*`: as `FROM` for all names, as `TO` for all that no rule has
+/// as `FROM` by name or prefix. A caller that offers services is therefore no node for the rules of others. The rule allows calls
+/// of every service, unless [`with_service`](Self::with_service) restricts it.
 ///
 /// ```
 /// use edge_transport::hub::Rules;
@@ -181,7 +182,7 @@ impl Rules {
         Self { rules: rules.into_iter().flat_map(|one| one.rules).collect() }
     }
 
-    /// Allows only these names, and names below them, to call. These callers may call every peer.
+    /// Allows only these names, and names below them, to call. These callers may call every peer but each other.
     pub fn callers(names: impl IntoIterator<Item = PeerId>) -> Self {
         let named = |name: PeerId| Rule::of(Callers::Named(Pattern::Subtree(name.as_str().into())));
         Self { rules: names.into_iter().map(named).collect() }
@@ -259,12 +260,23 @@ impl fmt::Display for Rules {
     }
 }
 
+impl Rules {
+    /// Whether a rule has this peer as a caller, by its name or a prefix of it.
+    fn names_caller(&self, peer: &PeerId) -> bool {
+        self.rules.iter().any(|rule| match &rule.from {
+            Callers::Named(names) => *names != Pattern::Any && names.matches(peer.as_str()),
+            Callers::Clients | Callers::Nodes => false,
+        })
+    }
+}
+
 impl Policy for Rules {
     fn may_call(&self, requester: &Requester<'_>, target: &PeerId, service: &ServiceName) -> bool {
         self.rules.iter().any(|rule| {
             rule.from.include(requester)
                 && rule.to.matches(target.as_str())
                 && rule.service.matches(service.as_str())
+                && (rule.to != Pattern::Any || !self.names_caller(target))
         })
     }
 
@@ -351,6 +363,26 @@ mod tests {
             assert_eq!(may, expected, "{from} {to}");
         }
         assert!(!may(&Rules::default(), "proxy", &[]), "no rules");
+    }
+
+    /// A caller that declares itself a node does not get the calls of others, which may have secrets.
+    #[test]
+    fn callers_are_not_among_all_nodes() {
+        let rules = ["hub/a.driver=*", "proxy-b=edge-b-*", "sweep-*=edge-*", "*=status"];
+        let rules = Rules::new(rules.map(|rule| rule.parse().unwrap()));
+        let from = PeerId::new("hub/a.driver/1").unwrap();
+        for (to, expected) in [
+            ("edge-1", true),
+            ("proxy-b", false),
+            ("proxy-b/1", false),
+            ("sweep-1", false),
+            ("hub/a.driver", false),
+        ] {
+            let requester = Requester { peer: &from, services: &[] };
+            let to = PeerId::new(to).unwrap();
+            let may = rules.may_call(&requester, &to, &ServiceName::new("csi/a.driver").unwrap());
+            assert_eq!(may, expected, "{to}");
+        }
     }
 
     /// A rule for one driver allows neither another driver, nor all drivers together, nor another service.

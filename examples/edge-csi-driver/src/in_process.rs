@@ -47,6 +47,7 @@ impl InProcess {
     /// If the state or the socket cannot be used.
     pub async fn start(
         options: InProcessOptions,
+        topology: TopologyOptions,
         state_dir: &Path,
         (name, dialer): (PeerId, Box<dyn Dialer>),
         drain_timeout: Duration,
@@ -62,7 +63,7 @@ impl InProcess {
             reconnect_grace: RECONNECT_GRACE,
             route: node.is_none().then_some(Route::Topology),
             nodeid: node,
-            topology: TopologyOptions::default(),
+            topology,
             endpoint_dir: None,
             placements: PlacementsOption::Redb,
             kubeconfig: String::new(),

@@ -1,6 +1,5 @@
 //! The drivers of `--driver`, whose CSI sockets the hub serves itself.
 
-use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -8,12 +7,14 @@ use csi_proto::DriverName;
 use csi_proxy::NodeId;
 use edge_csi_common::process::Fatal;
 use edge_csi_common::values::{DriverAt, InvalidValue};
-use edge_csi_driver::{InProcess, InProcessOptions, InProcessStatus};
+use edge_csi_driver::{InProcess, InProcessOptions, InProcessStatus, TopologyOptions};
 use edge_transport::PeerId;
 use edge_transport::hub::HubBuilder;
 use edge_transport::link::{DEFAULT_MAX_FRAME, Dialer, memory};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+use super::options::HubOptions;
 
 /// Callers in the process of the hub are below its own name, for which no other peer has a certificate or a token.
 const HUB: &str = "hub";
@@ -75,11 +76,19 @@ impl Drivers {
     }
 
     /// Opens the sockets, once the hub runs.
-    pub(super) async fn start(self, state_dir: &Path, drain_timeout: Duration) -> Result<Serving, Fatal> {
+    pub(super) async fn start(self, hub: &HubOptions) -> Result<Serving, Fatal> {
+        let (state_dir, drain_timeout) = (&hub.state_dir, hub.drain_timeout);
         let mut started = Vec::new();
         for Driver { options, name, dialer } in self.0 {
             let driver = options.driver.clone();
-            let proxy = InProcess::start(options, state_dir, (name, dialer), drain_timeout).await?;
+            let topology = TopologyOptions {
+                topology_key: hub.topology_key.clone(),
+                shared_topology_key: hub.shared_topology_key.clone(),
+                ..TopologyOptions::default()
+            };
+            // A driver with one node selects none.
+            let topology = if options.node.is_none() { topology } else { TopologyOptions::default() };
+            let proxy = InProcess::start(options, topology, state_dir, (name, dialer), drain_timeout).await?;
             started.push((driver, proxy));
         }
         let status = InProcessStatus::of(started.iter().map(|(_, proxy)| proxy));

@@ -87,7 +87,7 @@ async fn run(options: HubOptions, mut signals: Signals) -> Result<(), Fatal> {
     for address in hub.addresses() {
         tracing::info!("listening on {address}");
     }
-    let drivers = drivers.start(&options.state_dir, options.drain_timeout).await?;
+    let drivers = drivers.start(&options).await?;
     let draining = Arc::new(AtomicBool::new(false));
     let status = HubStatus {
         hub: hub.clone(),

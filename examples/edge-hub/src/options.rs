@@ -79,6 +79,16 @@ pub struct HubOptions {
     #[arg(long, value_name = "NAME=URL")]
     pub driver: Vec<DriverOption>,
 
+    /// With --driver: topology key for drivers without a topology; its value is the node's name, so that no node can take the
+    /// volumes of another [default: none]
+    #[arg(long, value_name = "PREFIX/NAME", requires = "driver")]
+    pub topology_key: Option<String>,
+
+    /// With --driver: topology key whose segments several nodes may have, such as topology.kubernetes.io/zone. May be repeated,
+    /// or separated by commas [default: none]
+    #[arg(long, value_name = "PREFIX/NAME", value_delimiter = ',', requires = "driver")]
+    pub shared_topology_key: Vec<String>,
+
     /// Directory for the state of each --driver and the socket of its commands (edge-csi-driver decommission NODE
     /// --state-dir DIR/NAME); created if missing
     #[arg(long, value_name = "DIR", default_value = "/var/lib/edge-csi/hub")]
