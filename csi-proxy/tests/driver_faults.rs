@@ -377,3 +377,45 @@ async fn silent_driver_ends_with_a_deadline() {
     let seen = call(&stage, CREATE).await;
     assert_eq!(seen.code(), Some(4), "{seen:?}");
 }
+
+/// Other hosts ask for many large lists, and read none of them. What waits for them is limited; calls made on the node, and
+/// those that may have changed something, are answered all the same.
+#[tokio::test]
+async fn large_unread_answers_have_limited_memory() {
+    const LIST: &str = "/csi.v1.Controller/ListVolumes";
+    let stage = Stage::without_driver().await;
+    serve_h2(&stage, |mut respond| {
+        let mut stream = respond.send_response(grpc().body(()).unwrap(), false).unwrap();
+        stream.send_data(framed(&vec![0; 1 << 20]), false).unwrap();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("grpc-status", "0".parse().unwrap());
+        stream.send_trailers(trailers).unwrap();
+    });
+    let driver =
+        Driver::new(driver_name(), SocketAddress::new(stage.driver_socket().to_str().unwrap()).unwrap());
+    let ask = async |path: &str, remote: bool| {
+        let path = MethodPath::new(path).unwrap();
+        let mut call = Call::new(CallId::new(), node(), driver_name(), path, Bytes::new());
+        call.remote = remote;
+        let (messages, outcome) = driver.relay(call).await?.collect().await;
+        outcome.fault().cloned().map_or(Ok(messages), Err)
+    };
+    let (mut unread, mut refused) = (Vec::new(), 0);
+    for _ in 0..20 {
+        match ask(LIST, true).await {
+            Ok(answer) => unread.push(answer),
+            Err(fault) => {
+                assert!(matches!(fault, Fault::Overloaded { .. }), "{fault:?}");
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((unread.len(), refused), (8, 12), "8 MiB are kept");
+    let unknown = ask("/any.Thing/Else", true).await;
+    assert!(matches!(unknown, Err(Fault::DriverLost { .. })), "it may have changed something: {unknown:?}");
+    for (path, remote) in [(LIST, false), (CREATE, true)] {
+        assert_eq!(ask(path, remote).await.unwrap()[0].len(), 1 << 20, "{path}");
+    }
+    unread.clear();
+    assert!(ask(LIST, true).await.is_ok(), "nothing waits any more");
+}

@@ -57,13 +57,25 @@ impl Deframer {
         self.chunk = chunk;
     }
 
+    /// Returns the size of the next message, once its prefix is there.
+    pub(super) fn announced(&mut self) -> Result<Option<usize>, MessageError> {
+        if self.buffer.is_empty() {
+            let length = self.length(&self.chunk)?;
+            if length.is_none() {
+                self.buffer_chunk();
+            }
+            return Ok(length);
+        }
+        if self.buffer.len() < PREFIX {
+            self.fill(PREFIX);
+        }
+        self.length(&self.buffer)
+    }
+
     /// Returns the next complete message, if there is one.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, MessageError> {
+        let Some(length) = self.announced()? else { return Ok(None) };
         if self.buffer.is_empty() {
-            let Some(length) = self.length(&self.chunk)? else {
-                self.buffer_chunk();
-                return Ok(None);
-            };
             if self.chunk.len() >= PREFIX + length {
                 self.chunk.advance(PREFIX);
                 return Ok(Some(self.chunk.split_to(length)));
@@ -72,10 +84,6 @@ impl Deframer {
             self.buffer_chunk();
             return Ok(None);
         }
-        if self.buffer.len() < PREFIX {
-            self.fill(PREFIX);
-        }
-        let Some(length) = self.length(&self.buffer)? else { return Ok(None) };
         self.fill(PREFIX + length);
         if self.buffer.len() < PREFIX + length {
             return Ok(None);
@@ -189,7 +197,10 @@ mod tests {
             let mut found = Vec::new();
             for chunk in framed(&messages).chunks(size) {
                 deframer.push(Bytes::copy_from_slice(chunk));
-                while let Some(message) = deframer.next().unwrap() {
+                loop {
+                    let announced = deframer.announced().unwrap();
+                    let Some(message) = deframer.next().unwrap() else { break };
+                    prop_assert_eq!(announced, Some(message.len()));
                     found.push(message.to_vec());
                 }
             }

@@ -51,19 +51,38 @@ impl Messages {
             if let Some(message) = self.deframer.next()? {
                 return Ok(Some(message));
             }
-            match self.stream.data().await {
-                Some(chunk) => {
-                    let chunk = chunk?;
-                    // The release fails only for more capacity than was received.
-                    let _ = self.stream.flow_control().release_capacity(chunk.len());
-                    self.deframer.push(chunk);
-                }
-                None => {
-                    self.deframer.finish()?;
-                    return Ok(None);
-                }
+            if !self.read().await? {
+                return Ok(None);
             }
         }
+    }
+
+    /// The size of the next message in bytes, known before its bytes are read; `None` at the end of the data.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn announced(&mut self) -> Result<Option<usize>, ReadError> {
+        loop {
+            if let Some(bytes) = self.deframer.announced()? {
+                return Ok(Some(bytes));
+            }
+            if !self.read().await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads the next chunk. Returns `false` at the end of the data.
+    async fn read(&mut self) -> Result<bool, ReadError> {
+        let Some(chunk) = self.stream.data().await else {
+            self.deframer.finish()?;
+            return Ok(false);
+        };
+        let chunk = chunk?;
+        // The release fails only for more capacity than was received.
+        let _ = self.stream.flow_control().release_capacity(chunk.len());
+        self.deframer.push(chunk);
+        Ok(true)
     }
 
     /// The trailers, which follow the last message.

@@ -72,6 +72,16 @@ impl Response {
         status.or_else(|| self.head.take()).map(Part::End).ok_or(CallError::NoStatus)
     }
 
+    /// Returns the size of the next message in bytes, before it is read; 0 if none follows. A caller with limited memory decides
+    /// by it whether to read on.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn announced(&mut self) -> Result<usize, CallError> {
+        let Some(messages) = &mut self.messages else { return Ok(0) };
+        Ok(messages.announced().await?.unwrap_or(0))
+    }
+
     /// Reads the whole response of a unary call: its status and its message, which is present if the status is OK.
     ///
     /// # Errors

@@ -4,8 +4,12 @@ use std::fmt;
 
 use bytes::Bytes;
 
-/// The maximum size of one [`Metadata`] in bytes, names and values together.
+/// The maximum size of one [`Metadata`] in bytes: names, values and [`ENTRY_COST`] for each entry.
 pub const MAX_METADATA: usize = 8 * 1024;
+
+/// What an entry costs in addition to its bytes, as HTTP/2 counts header lists (RFC 9113, section 6.5.2). A driver that is sent
+/// more than it accepts may end the connection, with the calls of others.
+const ENTRY_COST: usize = 32;
 
 /// Header or trailer entries in their order. At most [`MAX_METADATA`] bytes.
 ///
@@ -57,7 +61,7 @@ impl Metadata {
         if value.iter().any(|byte| (*byte < 0x20 && *byte != b'\t') || *byte == 0x7f) {
             return Err(MetadataError::Value { name: name.into() });
         }
-        let found = self.bytes + name.len() + value.len();
+        let found = self.bytes + name.len() + value.len() + ENTRY_COST;
         if found > MAX_METADATA {
             return Err(MetadataError::TooLarge { name: name.into(), found });
         }
@@ -71,7 +75,7 @@ impl Metadata {
         self.entries.iter().map(|(name, value)| (&**name, value))
     }
 
-    /// The size of names and values together, in bytes.
+    /// The size in bytes, as [`MAX_METADATA`] counts it.
     #[cfg(feature = "runtime")]
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
@@ -121,9 +125,18 @@ mod tests {
     #[test]
     fn total_size_is_bounded() {
         let mut metadata = Metadata::default();
-        metadata.insert("a", vec![b'x'; MAX_METADATA - 1]).unwrap();
+        metadata.insert("a", vec![b'x'; MAX_METADATA - ENTRY_COST - 1]).unwrap();
         let found = metadata.insert("b", "");
-        assert_eq!(found, Err(MetadataError::TooLarge { name: "b".into(), found: MAX_METADATA + 1 }));
+        let size = MAX_METADATA + ENTRY_COST + 1;
+        assert_eq!(found, Err(MetadataError::TooLarge { name: "b".into(), found: size }));
+    }
+
+    /// Entries of few bytes are no way around the limit that HTTP/2 has for them.
+    #[test]
+    fn entries_count_as_in_http2() {
+        let mut metadata = Metadata::default();
+        let inserted = (0..7000).take_while(|_| metadata.insert("a", "").is_ok()).count();
+        assert_eq!(inserted, MAX_METADATA / (ENTRY_COST + 1));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::operation::{Answer, BegunCall, Counts, Decision, Identity, RunningOpe
 use super::terms::{MemoryTerms, TermStore, TermStoreError};
 use crate::address::SocketAddress;
 use crate::call::{Call, CallId, Drained, Fault, Outcome, Replies, Reply};
+use crate::log_limit::LogLimit;
 use crate::observe::Observation;
 use crate::relay::Relay;
 
@@ -52,6 +53,8 @@ pub struct Dispatcher {
     volume_wait: Duration,
     open: Arc<watch::Sender<Open>>,
     terms: Arc<dyn TermStore>,
+    /// Limits the warnings of failed calls of other hosts.
+    failures: Arc<LogLimit>,
 }
 
 /// The open calls of all drivers, including removed ones.
@@ -87,6 +90,7 @@ impl Dispatcher {
             volume_wait: DEFAULT_VOLUME_WAIT,
             open: Arc::new(watch::Sender::default()),
             terms: Arc::new(MemoryTerms::default()),
+            failures: Arc::default(),
         }
     }
 
@@ -199,13 +203,18 @@ impl Relay for Dispatcher {
             Ok(None) => self.forward(method, call).await,
             Err(refused) => {
                 let outcome = Outcome::from_endpoint(Code::INVALID_ARGUMENT, refused.to_string());
-                Observation::start("dispatcher", &call).answered(Ok(Replies::outcome(outcome)))
+                self.observe(&call).answered(Ok(Replies::outcome(outcome)))
             }
         }
     }
 }
 
 impl Dispatcher {
+    fn observe(&self, call: &Call) -> Observation {
+        let observation = Observation::start("dispatcher", call);
+        if call.remote { observation.limited_by(&self.failures) } else { observation }
+    }
+
     /// Executes a call with an identity.
     async fn execute(&self, identity: Identity, call: Call) -> Result<Replies, Fault> {
         if self.open.borrow().draining {
@@ -266,11 +275,16 @@ impl Dispatcher {
                 repeatable,
             )?,
         };
+        let observation = self.observe(&call);
         match begun {
             Some(begun) => {
-                DetachOnDrop::new(Handle::current(), run_to_completion(driver, call, permit, begun)).await
+                DetachOnDrop::new(
+                    Handle::current(),
+                    run_to_completion(driver, call, permit, begun, observation),
+                )
+                .await
             }
-            None => run_for_caller(driver, call, permit).await,
+            None => run_for_caller(driver, call, permit, observation).await,
         }
     }
 
@@ -389,7 +403,7 @@ async fn run(dispatcher: Dispatcher, call: Call, operation: RunningOperation) ->
             return Err(fault);
         }
     };
-    let observation = Observation::start("dispatcher", &call);
+    let observation = dispatcher.observe(&call);
     // Only unary methods are operations.
     let fault = match observation.answered(driver.relay(call).await) {
         Ok(replies) => {
@@ -419,8 +433,12 @@ async fn run(dispatcher: Dispatcher, call: Call, operation: RunningOperation) ->
 
 /// Sends a read-only call to the driver, and keeps its permit until the answer ends. When the caller leaves, the RPC is
 /// cancelled: it has changed nothing, and would hold the permit for as long as the driver wants.
-async fn run_for_caller(driver: Driver, call: Call, permit: CallPermit) -> Result<Replies, Fault> {
-    let observation = Observation::start("dispatcher", &call);
+async fn run_for_caller(
+    driver: Driver,
+    call: Call,
+    permit: CallPermit,
+    observation: Observation,
+) -> Result<Replies, Fault> {
     let parts = match observation.answered(driver.relay(call).await)?.into_whole() {
         Ok((message, outcome)) => return Ok(Replies::whole(message, outcome)),
         Err(parts) => parts,
@@ -436,8 +454,8 @@ async fn run_to_completion(
     call: Call,
     permit: CallPermit,
     begun: BegunCall,
+    observation: Observation,
 ) -> Result<Replies, Fault> {
-    let observation = Observation::start("dispatcher", &call);
     let answer = match observation.answered(driver.relay(call).await) {
         Ok(answer) => answer,
         Err(fault) => {

@@ -9,6 +9,7 @@ use futures_core::Stream;
 use tokio::time::Instant;
 
 use crate::call::{Call, CallId, Fault, MethodPath, NodeId, Origin, Outcome, Replies, Reply};
+use crate::log_limit::LogLimit;
 
 /// Why the answer to a call is not read to its end: set by the component that stops reading, before it drops the
 /// answer. If unset, the caller has cancelled.
@@ -24,7 +25,8 @@ impl Abandoned {
 
 /// A running call at a stage: `endpoint` or `dispatcher`.
 ///
-/// Logs the start of a call, its success and its cancellation at debug, its failure at warn. Of a failure of the
+/// Logs the start of a call, its success and its cancellation at debug, its failure at warn, or at debug beyond a
+/// [limit](Observation::limited_by). Of a failure of the
 /// driver it logs the code and the length of the message, since drivers repeat requests in messages, including
 /// secrets. With the feature `metrics` the call is also counted and timed.
 #[derive(Debug)]
@@ -36,6 +38,7 @@ pub(crate) struct Observation {
     method: MethodPath,
     since: Instant,
     abandoned: Option<Abandoned>,
+    warnings: Option<Arc<LogLimit>>,
     ended: bool,
 }
 
@@ -47,12 +50,28 @@ impl Observation {
         );
         let Call { id, node, driver, method, .. } = call;
         let (node, driver, method) = (node.clone(), driver.clone(), method.clone());
-        Self { stage, id: *id, node, driver, method, since: Instant::now(), abandoned: None, ended: false }
+        Self {
+            stage,
+            id: *id,
+            node,
+            driver,
+            method,
+            since: Instant::now(),
+            abandoned: None,
+            warnings: None,
+            ended: false,
+        }
     }
 
     /// Sets the reason to report if the answer is not read to its end.
     pub(crate) fn abandoned_by(mut self, abandoned: Abandoned) -> Self {
         self.abandoned = Some(abandoned);
+        self
+    }
+
+    /// Limits the warnings of calls that other hosts make: they can fail calls at will.
+    pub(crate) fn limited_by(mut self, warnings: &Arc<LogLimit>) -> Self {
+        self.warnings = Some(Arc::clone(warnings));
         self
     }
 
@@ -93,10 +112,18 @@ impl Observation {
             );
             return;
         }
-        tracing::warn!(
-            stage, call = %id, %method, %node, %driver, code = %outcome.code, origin, message = %outcome.redacted_message(), ?taken,
-            "call failed"
-        );
+        let message = outcome.redacted_message();
+        if self.warnings.as_ref().is_none_or(|warnings| warnings.permits(std::time::Instant::now())) {
+            tracing::warn!(
+                stage, call = %id, %method, %node, %driver, code = %outcome.code, origin, message = %message, ?taken,
+                "call failed"
+            );
+        } else {
+            tracing::debug!(
+                stage, call = %id, %method, %node, %driver, code = %outcome.code, origin, message = %message, ?taken,
+                "call failed"
+            );
+        }
     }
 }
 

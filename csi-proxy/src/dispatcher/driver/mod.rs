@@ -1,5 +1,7 @@
 //! The client side: sends calls as gRPC to the socket of a driver.
 
+mod large_answers;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use csi_proto::{Delivery, DriverName, Method};
 use futures_util::stream;
 use tokio::time::{Instant, timeout_at};
 
+use self::large_answers::{LargeAnswers, Limit};
 use crate::address::SocketAddress;
 use crate::call::{Call, Fault, MethodPath, Replies, Reply};
 use crate::grpc::{read_outcome, write_metadata};
@@ -71,6 +74,7 @@ struct Shared {
     unary: Client,
     remote_unary: Client,
     streams: Client,
+    large_answers: LargeAnswers,
 }
 
 impl Driver {
@@ -101,7 +105,8 @@ impl Driver {
         let client = |windows| configure(Client::new(address.path(), windows, CONNECT_TIMEOUT));
         let [unary, remote_unary] = [Windows::UNARY, Windows::UNARY].map(client);
         let streams = client(Windows::STREAMING);
-        let shared = Arc::new(Shared { name, address, unary, remote_unary, streams });
+        let large_answers = LargeAnswers::new();
+        let shared = Arc::new(Shared { name, address, unary, remote_unary, streams, large_answers });
         Self { shared, timeouts: Arc::default() }
     }
 
@@ -118,16 +123,34 @@ impl Driver {
     }
 }
 
-fn stream_replies(response: Response, name: DriverName, end: Instant, expired: Fault) -> Replies {
-    Replies::stream(stream::unfold(Some((response, name, expired)), move |state| async move {
-        let (mut response, name, expired) = state?;
-        let part = timeout_at(end, response.next()).await;
-        Some(match part {
-            Ok(Ok(Part::Message(message))) => (Reply::Message(message), Some((response, name, expired))),
-            Ok(Ok(Part::End(status))) => (Reply::End(read_outcome(status)), None),
-            Ok(Err(error)) => (Reply::End(fault_of(&name, error).into()), None),
-            Err(_) => (Reply::End(expired.into()), None),
-        })
+/// Returns the parts of a stream. `limited` is the memory for large ones, if it is limited.
+fn stream_replies(
+    response: Response,
+    limited: Option<Limit>,
+    name: DriverName,
+    end: Instant,
+    expired: Fault,
+) -> Replies {
+    Replies::stream(stream::unfold(Some((response, limited, name, expired)), move |state| async move {
+        let (mut response, limited, name, expired) = state?;
+        let part = async {
+            let counted = match &limited {
+                Some(limited) => limited.count(&name, &mut response).await?,
+                None => None,
+            };
+            let part = response.next().await.map_err(|error| fault_of(&name, error))?;
+            Ok::<_, Fault>(match (part, counted) {
+                (Part::Message(message), Some(counted)) => Reply::Message(counted.keep_for(message)),
+                (Part::Message(message), None) => Reply::Message(message),
+                (Part::End(status), _) => Reply::End(read_outcome(status)),
+            })
+        };
+        let part = match timeout_at(end, part).await {
+            Ok(part) => part.unwrap_or_else(|fault| Reply::End(fault.into())),
+            Err(_) => Reply::End(expired.clone().into()),
+        };
+        let ends = matches!(part, Reply::End(_));
+        Some((part, (!ends).then_some((response, limited, name, expired))))
     }))
 }
 
@@ -139,6 +162,16 @@ impl Relay for Driver {
         let end = Instant::now() + timeout;
         let expired = Fault::Deadline { waited: timeout };
         let unary = call.method.is_unary();
+        // The answer to a call that changes something is read in any case: its loss would leave the caller in doubt.
+        let method = Method::from_path(call.method.as_str());
+        let limited = match method.map(Method::is_mutating) {
+            Some(true) => None,
+            // An unknown method may change something.
+            known => {
+                Some(Limit { answers: self.shared.large_answers.clone(), is_read_only: known.is_some() })
+            }
+        };
+        let limited = limited.filter(|_| call.remote);
         let client = match (unary, call.remote) {
             (false, _) => &self.shared.streams,
             (true, true) => &self.shared.remote_unary,
@@ -150,17 +183,23 @@ impl Relay for Driver {
         write_metadata(&call.metadata, request.metadata_mut());
         let late = expired.clone();
         let answer = async {
-            let response = client.send(request).await?;
+            let failed = |error| fault_of(name, error);
+            let mut response = client.send(request).await.map_err(failed)?;
             if !unary {
-                return Ok(stream_replies(response, name.clone(), end, expired));
+                return Ok(stream_replies(response, limited, name.clone(), end, expired));
             }
-            let (message, status) = response.whole().await?;
-            Ok::<_, CallError>(Replies::whole(message, read_outcome(status)))
+            let counted = match &limited {
+                Some(limited) => limited.count(name, &mut response).await?,
+                None => None,
+            };
+            let (message, status) = response.whole().await.map_err(failed)?;
+            let message = match (message, counted) {
+                (Some(message), Some(counted)) => Some(counted.keep_for(message)),
+                (message, _) => message,
+            };
+            Ok(Replies::whole(message, read_outcome(status)))
         };
-        match timeout_at(end, answer).await {
-            Ok(answer) => answer.map_err(|error| fault_of(name, error)),
-            Err(_) => Err(late),
-        }
+        timeout_at(end, answer).await.unwrap_or(Err(late))
     }
 }
 
