@@ -7,8 +7,8 @@ use bytes::Bytes;
 pub(crate) use csi_proto::fields::{Field, Value};
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-/// The maximum size of a message with replaced fields in bytes, but for its last field. The values of a node may be many, and
-/// what replaces them long.
+/// The maximum size of a message with replaced fields in bytes, which gRPC clients accept by default. The values of a node may
+/// be many, and what replaces them long.
 const MAX_REPLACED: usize = 4 << 20;
 
 /// The fields of a message in order. Each clone walks the message: a field takes two bytes there, and dozens in a list.
@@ -104,9 +104,11 @@ pub(crate) fn replace_each(
     let mut replaced = Vec::with_capacity(message.len());
     for field in fields(message)? {
         match field.number == number {
-            true if replaced.len() > MAX_REPLACED => return None,
             true => encode_field(number, &change(field.value.bytes()?)?, &mut replaced),
             false => replaced.extend_from_slice(field.whole),
+        }
+        if replaced.len() > MAX_REPLACED {
+            return None;
         }
     }
     Some(replaced)

@@ -11,6 +11,14 @@ pub(super) const NODE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum size of a page of one node in bytes. A larger one is invalid.
 pub(super) const MAX_NODE_PAGE: usize = 2 << 20;
 
+/// The maximum size of an entry of a list in bytes. The spec allows about 5 KiB for a volume; a longer one is omitted, so that
+/// little memory is used to check it.
+pub(super) const MAX_ENTRY: usize = 64 << 10;
+
+/// The maximum size of the token for the next page of one node in bytes. The spec allows 128; a page with a longer one is
+/// invalid.
+pub(super) const MAX_TOKEN: usize = 4096;
+
 /// The maximum number of entries of one node in a list, in all its pages. An empty page counts as one entry. The list
 /// continues with the next node.
 pub(super) const MAX_LISTED: u32 = 2 * DEFAULT_MAX_ROWS_OF_NODE as u32;
@@ -24,3 +32,6 @@ pub(super) const MIN_PAGE_TIME: Duration = Duration::from_millis(50);
 
 /// The maximum number of pages that a search reads from a node without another question than a list.
 pub(super) const MAX_SEARCHED_PAGES: usize = 100;
+
+/// The maximum size of these pages together in bytes, 80,000 usual volumes. To read more would delay other calls.
+pub(super) const MAX_SEARCHED: usize = 8 << 20;

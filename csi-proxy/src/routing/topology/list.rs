@@ -13,7 +13,9 @@ use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use tokio::time::Instant;
 
-use super::limits::{MAX_LIST_TIME, MAX_LISTED, MAX_NODE_PAGE, MIN_PAGE_TIME, NODE_TIMEOUT};
+use super::limits::{
+    MAX_ENTRY, MAX_LIST_TIME, MAX_LISTED, MAX_NODE_PAGE, MAX_TOKEN, MIN_PAGE_TIME, NODE_TIMEOUT,
+};
 use super::own::{OwnPlace, is_usable};
 use super::token::{Position, Token};
 use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, RoutedCall, TopologyRouter};
@@ -36,8 +38,18 @@ pub(super) const RESOURCE: u32 = 1;
 pub(super) const ID: u32 = 2;
 const HEALTH_VOLUME_ID: u32 = 1;
 
-/// The size in bytes above which a page gets no entries of another node. gRPC clients accept 4 MiB by default.
+/// The size in bytes above which a page gets no entries of another node. With the page of that node and a token it has about
+/// 3 MiB at most: gRPC clients accept 4 MiB by default.
 const PAGE_SIZE: usize = 1 << 20;
+
+/// Whether clients can read an entry, with all that is in it. If they cannot read one, they refuse the whole list.
+fn is_readable(method: Method, entry: &[u8]) -> bool {
+    match method {
+        Method::ControllerListVolumeHealth => csi::VolumeHealth::decode(entry).is_ok(),
+        Method::ListSnapshots => csi::list_snapshots_response::Entry::decode(entry).is_ok(),
+        _ => csi::list_volumes_response::Entry::decode(entry).is_ok(),
+    }
+}
 
 /// A page of one node without its token, and the position after it; `None` at the end.
 struct NodePage {
@@ -86,6 +98,8 @@ impl TopologyRouter {
                 }
                 Err(answer) => return Ok(answer),
             };
+            // The list of one snapshot has one page: a token would hide the snapshot of a later node.
+            let next = next.filter(|_| is_only || !is_of_snapshot);
             // In protobuf, repeated fields concatenate.
             page.extend_from_slice(&entries);
             let token = match (next, nodes.get(at), nodes.get(at + 1)) {
@@ -93,6 +107,10 @@ impl TopologyRouter {
                 (_, _, Some(next)) => {
                     let empty = protobuf::count(&page, ENTRIES) == 0;
                     if empty || (max == 0 && page.len() < PAGE_SIZE) {
+                        // What later versions of the spec have beside entries leaves room for the next node.
+                        if page.len() >= PAGE_SIZE {
+                            page.clear();
+                        }
                         continue;
                     }
                     Token { node: next.clone(), position: Position::default() }
@@ -144,7 +162,7 @@ impl TopologyRouter {
         let rest = MAX_LISTED.saturating_sub(*listed);
         let entries = self.own_entries(method, node, &message, max, rest);
         let Some((entries, count)) = entries else {
-            tracing::warn!(%node, bytes = message.len(), "a node sent an invalid page of a list; expected at most max_entries entries and 2 MiB");
+            tracing::warn!(%node, bytes = message.len(), "a node sent an invalid page of a list; expected at most max_entries entries, 2 MiB with its topologies, and a token of 4 KiB");
             let reason = format!("node {node} sent an invalid page of a list");
             return match method {
                 Method::ListSnapshots => Err((None, Fault::Protocol { reason }.into())),
@@ -182,26 +200,25 @@ impl TopologyRouter {
         rest: u32,
     ) -> Option<(Vec<u8>, usize)> {
         let count = protobuf::count(message, ENTRIES);
-        if message.len() > MAX_NODE_PAGE || (max > 0 && count > max) {
+        let has_long_token = protobuf::text(message, NEXT_TOKEN).is_some_and(|token| token.len() > MAX_TOKEN);
+        if message.len() > MAX_NODE_PAGE || (max > 0 && count > max) || has_long_token {
             return None;
         }
         let (place, mut entries, mut seen, mut dropped) = (self.own_place(node), Vec::new(), 0, 0);
         while !message.is_empty() && seen < rest {
             let field = protobuf::next_field(&mut message)?;
             match field.number {
-                ENTRIES => {}
-                NEXT_TOKEN => continue,
-                _ => {
-                    entries.extend_from_slice(field.whole);
-                    continue;
+                ENTRIES => {
+                    seen += 1;
+                    match field.value.bytes().and_then(|entry| self.own_entry(method, node, &place, entry)) {
+                        Some(entry) => protobuf::encode_field(ENTRIES, &entry, &mut entries),
+                        None => dropped += 1,
+                    }
                 }
+                NEXT_TOKEN => {}
+                _ => entries.extend_from_slice(field.whole),
             }
-            seen += 1;
-            match field.value.bytes().and_then(|entry| self.own_entry(method, node, &place, entry)) {
-                Some(entry) => protobuf::encode_field(ENTRIES, &entry, &mut entries),
-                None => dropped += 1,
-            }
-            // The topology of a node may be longer than the one that it lists.
+            // The topology of a node may be longer than the one that it lists. Unknown fields count, too.
             if entries.len() > MAX_NODE_PAGE {
                 return None;
             }
@@ -216,6 +233,9 @@ impl TopologyRouter {
     /// An entry with the place of its node; `None` if it is unusable, or its id is that of another node. A list of
     /// volumes or snapshots has the resource once in each entry: protobuf merges several.
     fn own_entry(&self, method: Method, node: &NodeId, place: &OwnPlace, entry: &[u8]) -> Option<Vec<u8>> {
+        if entry.len() > MAX_ENTRY || !is_readable(method, entry) {
+            return None;
+        }
         let resource = || {
             let once = protobuf::count(entry, RESOURCE) == 1;
             protobuf::last_field(entry, RESOURCE).filter(|_| once)?.bytes()

@@ -11,7 +11,7 @@ use futures_util::{StreamExt as _, stream};
 use prost::Message as _;
 use tokio::time::Instant;
 
-use super::limits::{MAX_SEARCHED_PAGES, NODE_TIMEOUT};
+use super::limits::{MAX_SEARCHED, MAX_SEARCHED_PAGES, NODE_TIMEOUT};
 use super::list::{ENTRIES, ID, NEXT_TOKEN, RESOURCE};
 use super::{InboundCall, MAX_CONCURRENT_ROUNDS, RoutedCall, TopologyRouter};
 use crate::call::{BadRequest, MethodPath, NodeId, Origin, Outcome, Reply, Subject, protobuf};
@@ -118,6 +118,7 @@ impl TopologyRouter {
         let Ok(path) = MethodPath::new(asked.path()) else { return Report::Unanswerable };
         let mut question = InboundCall { method: path, body: body.into(), ..call.inbound.clone() };
         question.end = question.end.min(Instant::now() + NODE_TIMEOUT);
+        let mut searched = 0;
         for _ in 0..MAX_SEARCHED_PAGES {
             let (message, outcome) = if asked.is_server_streaming() {
                 // The first part shows whether the node has the subject.
@@ -136,6 +137,10 @@ impl TopologyRouter {
                 _ => return Report::Unknown,
             }
             let message = message.unwrap_or_default();
+            searched += message.len();
+            if searched > MAX_SEARCHED {
+                return Report::Unknown;
+            }
             let listed = match asked {
                 Method::ControllerGetVolume | Method::GetSnapshot | Method::GetVolumeGroupSnapshot => {
                     self.is_about(node, asked, subject, &message).then_some(Listed::Present)

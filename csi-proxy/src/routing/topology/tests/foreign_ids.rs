@@ -289,6 +289,9 @@ async fn failing_node_hides_no_snapshot_of_another() {
     while_running(&route, &world, async {
         report_all_up(&route, &world);
         sleep(MINUTE).await;
+        let next = csi::ListSnapshotsResponse { next_token: "next".to_owned(), ..Default::default() };
+        world.forge("edge-0", Method::ListSnapshots, next.encode_to_vec());
+        assert_eq!(list("old").await, (1, Code::OK), "a node announces another page");
         world.lock().without_driver.insert("edge-0".to_owned());
         assert_eq!(list("old").await, (1, Code::OK));
         world.forge("edge-1", Method::ListSnapshots, Vec::new());

@@ -69,6 +69,10 @@ async fn list_has_one_usable_own_id_in_each_entry() {
             ),
             append_field(&[], 2, b""),
             Bytes::new(),
+            // A client cannot read the context of the first, and the source of the second, and then not the whole list.
+            append_field(&[], 1, &append_field(&own, 3, b"\x0a\x01\xff")),
+            append_field(&[], 1, &append_field(&own, 4, b"\xff")),
+            append_field(&[], 1, &append_field(&own, 9, &[0; limits::MAX_ENTRY])),
             append_field(&[], 1, &own),
         ];
         let page = page.iter().fold(Bytes::new(), |page, entry| append_field(&page, 1, entry));

@@ -1,6 +1,9 @@
 //! Nodes that lie.
 
+use super::limits::{MAX_NODE_PAGE, MAX_TOKEN};
+use super::list::NEXT_TOKEN;
 use super::*;
+use crate::call::protobuf::append_field;
 use crate::driver_info::Question;
 
 pub(super) fn expansion(id: &str) -> Vec<u8> {
@@ -289,7 +292,9 @@ async fn list(route: &TopologyRouter, world: &World, max_entries: i32) -> (BTree
         let request = csi::ListVolumesRequest { max_entries, starting_token };
         let (page, code) = call(route, world, Method::ListVolumes, request.encode_to_vec()).await;
         assert_eq!(code, Code::OK);
-        let page = csi::ListVolumesResponse::decode(page.unwrap()).unwrap();
+        let page = page.unwrap();
+        assert!(page.len() < 4_000_000, "{} bytes; clients of gRPC accept 4,194,304", page.len());
+        let page = csi::ListVolumesResponse::decode(page).unwrap();
         found.extend(page.entries.into_iter().map(|entry| entry.volume.unwrap().volume_id));
         (starting_token, pages) = (page.next_token, pages + 1);
         if starting_token.is_empty() {
@@ -326,6 +331,64 @@ async fn wrong_list_of_a_node_hides_no_volume_of_another() {
         assert!(began.elapsed() < Duration::from_secs(75), "{pages} pages, {:?}", began.elapsed());
         // The other nodes are not called for each of its pages.
         assert!(world.take_calls()["ListVolumes"] <= pages + 3, "{pages} pages");
+    })
+    .await;
+}
+
+/// The first honest node fills nearly the part of a page after which no other node follows, the second one a page of its own.
+#[tokio::test(start_paused = true)]
+async fn page_of_a_list_is_less_than_a_client_accepts() {
+    let (world, long) = (World::of(3), "x".repeat(8000));
+    let info = csi::NodeGetInfoResponse {
+        node_id: "edge-1".to_owned(),
+        accessible_topology: Some(place(&long)),
+        ..Default::default()
+    };
+    world.forge("edge-1", Method::NodeGetInfo, info.encode_to_vec());
+    let mut honest = BTreeSet::new();
+    for (name, count) in [("edge-0", 260), ("edge-2", 520)] {
+        for number in 0..count {
+            let id = format!("{name}{number:03994}");
+            world.has(name, &id);
+            honest.insert(id);
+        }
+    }
+    // Its long topology replaces the short one in each entry.
+    let entries = |count: usize| {
+        let volume = |number| csi::Volume {
+            volume_id: format!("liar-{number}"),
+            accessible_topology: vec![place("b")],
+            ..Default::default()
+        };
+        let entry =
+            |number| csi::list_volumes_response::Entry { volume: Some(volume(number)), ..Default::default() };
+        let entries = (0..count).map(entry).collect();
+        csi::ListVolumesResponse { entries, ..Default::default() }.encode_to_vec()
+    };
+    let filled =
+        |page: &[u8], number| append_field(page, number, &vec![b'x'; MAX_NODE_PAGE - 8 - page.len()]);
+    let token = |bytes| append_field(&entries(1), NEXT_TOKEN, "t".repeat(bytes).as_bytes());
+    let (listed, recorded) = ("liar-0", "edge-1/pvc");
+    let pages = [
+        ("long token", filled(&entries(255), NEXT_TOKEN), Some(recorded)),
+        ("long token", token(MAX_TOKEN + 1), Some(recorded)),
+        ("longest token", token(MAX_TOKEN), Some(listed)),
+        ("large entries", entries(255).into(), Some(listed)),
+        ("too large entries", entries(300).into(), Some(recorded)),
+        ("unknown field after entries", filled(&entries(255), 99), Some(recorded)),
+        ("unknown field", filled(&[], 99), None),
+    ];
+    with_disk(&world, &MemoryStore::default(), async |route| {
+        assert_eq!(create(route, &world, "pvc", &long).await, Code::OK);
+        for (what, page, of_liar) in &pages {
+            world.forge("edge-1", Method::ListVolumes, page.clone());
+            for max_entries in [0, 1000] {
+                let (found, _) = list(route, &world, max_entries).await;
+                let hidden = honest.difference(&found).count();
+                assert_eq!(hidden, 0, "{what}, {max_entries}");
+                assert!(of_liar.is_none_or(|id| found.contains(id)), "{what}, {max_entries}");
+            }
+        }
     })
     .await;
 }
@@ -399,6 +462,22 @@ async fn list_has_only_the_own_volumes_of_a_node() {
         assert_eq!(page.entries.len(), 1, "{page:?}");
         world.lock().offline.insert("edge-1".to_owned());
         assert_eq!(list(route, world, 0).await.0, ["edge-1/pvc-1".to_owned()].into());
+    })
+    .await;
+}
+
+/// A node answers the search for an id with large pages that never end. Few of them are read.
+#[tokio::test(start_paused = true)]
+async fn search_reads_few_large_pages() {
+    with_nodes(2, async |world, route| {
+        let page = append_field(&vec![0x7a, 0].repeat(1 << 20), NEXT_TOKEN, b"next");
+        world.forge("edge-0", Method::ListVolumes, page);
+        world.take_calls();
+        assert_eq!(
+            call(route, world, Method::ControllerExpandVolume, expansion("none")).await.1,
+            Code::UNAVAILABLE
+        );
+        assert_eq!(world.take_calls()["ListVolumes"], 4 + 1, "8 MiB of edge-0, and one page of edge-1");
     })
     .await;
 }
