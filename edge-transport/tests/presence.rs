@@ -176,7 +176,7 @@ async fn refused_to_watch(peer: &Peer) -> Reason {
 async fn unread_lists_of_one_caller_have_limited_memory() {
     const IN_MEMORY: usize = 8;
     let net = presence_net();
-    // More than fit into one message, of which the caller reads none.
+    // More than fit into one message. The caller reads none.
     let mut nodes = Vec::new();
     for number in 0..600 {
         nodes.push(

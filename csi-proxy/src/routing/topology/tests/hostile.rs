@@ -470,7 +470,7 @@ async fn list_has_only_the_own_volumes_of_a_node() {
 #[tokio::test(start_paused = true)]
 async fn search_reads_few_large_pages() {
     with_nodes(2, async |world, route| {
-        let page = append_field(&vec![0x7a, 0].repeat(1 << 20), NEXT_TOKEN, b"next");
+        let page = append_field(&[0x7a, 0].repeat(1 << 20), NEXT_TOKEN, b"next");
         world.forge("edge-0", Method::ListVolumes, page);
         world.take_calls();
         assert_eq!(

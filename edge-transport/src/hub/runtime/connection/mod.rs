@@ -377,7 +377,7 @@ impl Connection {
         let of_hub = self.shared.local_name();
         let is_reserved = match of_hub == Some(&remote.peer) {
             true => !self.io.link().is_of_hub(),
-            // Names below it are for callers in the process of the hub, whose rules nobody else may use.
+            // Names below it are for callers in the process of the hub, whose rules are for no other peer.
             false => {
                 self.io.link().kind() != LinkKind::MEMORY
                     && of_hub.is_some_and(|hub| hub.covers(&remote.peer))
