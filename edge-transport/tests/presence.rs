@@ -202,10 +202,18 @@ async fn unread_lists_of_one_caller_have_limited_memory() {
         other.step().await;
     }
     let mut last = watches.pop().unwrap();
-    let early = tokio::time::timeout(Duration::from_secs(60), last.next()).await;
+    let early = tokio::time::timeout(Duration::from_secs(5), last.next()).await;
     assert!(early.is_err(), "a list more is in memory");
+    let mut unread = watches.pop().unwrap();
     watches.clear();
     assert!(last.next().await.unwrap().is_ok(), "the cancelled ones have left");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert!(unread.next().await.unwrap().is_ok(), "the first message");
+    assert_eq!(
+        unread.next().await.unwrap().unwrap_err().reason(),
+        Reason::Overloaded,
+        "it was not read in time"
+    );
 }
 
 #[tokio::test(start_paused = true)]

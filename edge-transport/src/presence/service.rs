@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -27,6 +28,9 @@ const LIST_CHUNK: usize = 500;
 /// Maximum number of lists that are in memory for one caller, with all names below its own. Each takes about 100 bytes for each
 /// peer until the caller has read it, and further watches of the caller wait.
 const MAX_LISTS: usize = 8;
+
+/// How long a list may take to be sent. A caller that does not read must not keep the places of its other processes.
+const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The presence service of a hub.
 pub(crate) struct PresenceService {
@@ -70,10 +74,13 @@ async fn answer(hub: Hub, source: PeerId, lists: Arc<Semaphore>, request: Reques
             let depended_on = watcher.only.iter().filter(|peer| watcher.may_see(&hub, peer));
             depended_on.for_each(|peer| hub.challenge(peer));
             let stop_watches = hub.stop_watches();
-            if let Some(Err(())) = stop_watches.run_until_cancelled(watcher.run(&hub, &mut replies)).await {
-                return;
+            match stop_watches.run_until_cancelled(watcher.run(&hub, &mut replies)).await {
+                Some(Err(Stopped::Ended)) => return,
+                Some(Err(Stopped::Unread)) => {
+                    (Reason::Overloaded, format!("the list of peers was not read within {LIST_TIMEOUT:?}"))
+                }
+                Some(Ok(())) | None => (Reason::Draining, "the hub is shutting down".to_owned()),
             }
-            (Reason::Draining, "the hub is shutting down".to_owned())
         }
         Err(error) => (Reason::Protocol, format!("invalid presence request: {error}")),
     };
@@ -94,6 +101,14 @@ fn decode_query(query: Bytes) -> Result<(ServiceName, BTreeSet<PeerId>), String>
     }
     let only = only.into_iter().map(PeerId::new).collect::<Result<_, _>>();
     Ok((service, only.map_err(|error| format!("field only: {error}"))?))
+}
+
+/// Why a watch stops.
+enum Stopped {
+    /// The call has ended, or the hub.
+    Ended,
+    /// The caller does not read.
+    Unread,
 }
 
 /// One watch.
@@ -126,13 +141,13 @@ impl Watcher {
     }
 
     /// Sends a list, then changes, until the call is cancelled.
-    async fn run(&self, hub: &Hub, replies: &mut ReplySender) -> Result<(), ()> {
+    async fn run(&self, hub: &Hub, replies: &mut ReplySender) -> Result<(), Stopped> {
         let mut events = self.send_list(hub, replies).await?;
         loop {
             let mut update = Update::default();
             let event = tokio::select! {
                 event = events.recv() => event,
-                () = replies.cancelled() => return Err(()),
+                () = replies.cancelled() => return Err(Stopped::Ended),
             };
             match event {
                 Ok(event) => self.add(hub, &mut update, event),
@@ -140,7 +155,7 @@ impl Watcher {
                     events = self.send_list(hub, replies).await?;
                     continue;
                 }
-                Err(RecvError::Closed) => return Err(()),
+                Err(RecvError::Closed) => return Err(Stopped::Ended),
             }
             let mut lagged = false;
             while update.up.len() + update.down.len() < LIST_CHUNK {
@@ -162,10 +177,10 @@ impl Watcher {
     }
 
     /// Sends the list in order of names, in several messages. Returns the receiver of later changes.
-    async fn send_list(&self, hub: &Hub, replies: &mut ReplySender) -> Result<Receiver<Presence>, ()> {
+    async fn send_list(&self, hub: &Hub, replies: &mut ReplySender) -> Result<Receiver<Presence>, Stopped> {
         let _place = tokio::select! {
-            place = self.lists.acquire() => place.map_err(|_| ())?,
-            () = replies.cancelled() => return Err(()),
+            place = self.lists.acquire() => place.map_err(|_| Stopped::Ended)?,
+            () = replies.cancelled() => return Err(Stopped::Ended),
         };
         let (peers, events) = hub.peers_and_events();
         let mut peers: Vec<_> = peers.iter().filter(|info| self.matches(hub, info)).map(entry).collect();
@@ -174,11 +189,14 @@ impl Watcher {
         let mut chunks = peers.chunks(LIST_CHUNK).map(<[Entry]>::to_vec).collect::<Vec<_>>();
         let last = chunks.pop().unwrap_or_default();
         let mut reset = true;
-        for up in chunks {
-            send_update(replies, &Update { reset, up, ..Update::default() }).await?;
-            reset = false;
-        }
-        send_update(replies, &Update { reset, up: last, complete: true, ..Update::default() }).await?;
+        let sent = tokio::time::timeout(LIST_TIMEOUT, async {
+            for up in chunks {
+                send_update(replies, &Update { reset, up, ..Update::default() }).await?;
+                reset = false;
+            }
+            send_update(replies, &Update { reset, up: last, complete: true, ..Update::default() }).await
+        });
+        sent.await.unwrap_or(Err(Stopped::Unread))?;
         Ok(events)
     }
 
@@ -214,8 +232,8 @@ fn entry(info: &PeerInfo) -> Entry {
     Entry::new(&info.peer, info.session)
 }
 
-async fn send_update(replies: &mut ReplySender, update: &Update) -> Result<(), ()> {
-    replies.send(update.encode_to_vec().into()).await.map_err(|_| ())
+async fn send_update(replies: &mut ReplySender, update: &Update) -> Result<(), Stopped> {
+    replies.send(update.encode_to_vec().into()).await.map_err(|_| Stopped::Ended)
 }
 
 #[cfg(test)]

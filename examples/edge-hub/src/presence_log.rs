@@ -44,9 +44,9 @@ impl PresenceLog {
             _ => return None,
         };
         let Some(changes) = self.recent.get_mut(&peer) else {
-            if let Some((top, _)) = peer.as_str().split_once('/').filter(|(top, _)| !top.contains(':')) {
+            if let Some(top) = top(&peer) {
                 let below = self.below.entry(top.into()).or_default();
-                if *below == MAX_BELOW {
+                if *below >= MAX_BELOW {
                     self.missed += 1;
                     return None;
                 }
@@ -63,14 +63,22 @@ impl PresenceLog {
     /// Ends an interval, and returns what to log.
     fn end_interval(&mut self) -> Vec<Changes> {
         self.recent.retain(|_, changes| changes.is_some());
-        // Names that are still in `recent` are few: as many were permitted in the last interval.
         self.below.clear();
+        for top in self.recent.keys().filter_map(top) {
+            *self.below.entry(top.into()).or_default() += 1;
+        }
         self.recent.values_mut().filter_map(Option::take).collect()
     }
 
     fn is_empty(&self) -> bool {
         self.recent.is_empty() && self.missed == 0
     }
+}
+
+/// The name above that a certificate for this peer may have; `None` for a name that is below no other.
+fn top(peer: &PeerId) -> Option<&str> {
+    let (top, _) = peer.as_str().split_once('/')?;
+    (!top.contains(':')).then_some(top)
 }
 
 /// Logs the changes until the hub ends.
@@ -159,6 +167,10 @@ mod tests {
         assert_eq!((lines(&mut log, "edge-1"), lines(&mut log, "proxy")), (MAX_BELOW, MAX_BELOW));
         assert_eq!(log.missed, 2 * (1000 - MAX_BELOW as u64));
         assert!(log.changed(down("edge-2", 1)).is_some());
+        assert_eq!(lines(&mut log, "edge-1"), 0);
+        assert_eq!(log.end_interval().len(), MAX_BELOW, "of those that changed again");
+        assert_eq!(lines(&mut log, "edge-1"), 0, "they are still counted");
+        log.end_interval();
         log.end_interval();
         assert_eq!(lines(&mut log, "edge-1"), MAX_BELOW);
     }

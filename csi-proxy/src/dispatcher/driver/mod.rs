@@ -49,6 +49,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum size of a response message in bytes.
 const MAX_REPLY: usize = 16 * 1024 * 1024;
 
+/// The same for the answer to a call of another host that changes something, which is read in any case. It has one volume or
+/// snapshot, or the snapshots of a group.
+const MAX_REMOTE_CHANGE: usize = 256 * 1024;
+
 /// The maximum of [`Timeouts`].
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -162,7 +166,7 @@ impl Relay for Driver {
         let end = Instant::now() + timeout;
         let expired = Fault::Deadline { waited: timeout };
         let unary = call.method.is_unary();
-        // The answer to a call that changes something is read in any case: its loss would leave the caller in doubt.
+        // The answer to a call that changes something is not refused because of others: that would leave the caller in doubt.
         let method = Method::from_path(call.method.as_str());
         let limited = match method.map(Method::is_mutating) {
             Some(true) => None,
@@ -171,13 +175,14 @@ impl Relay for Driver {
                 Some(Limit { answers: self.shared.large_answers.clone(), is_read_only: known.is_some() })
             }
         };
+        let max = if limited.is_none() && call.remote { MAX_REMOTE_CHANGE } else { MAX_REPLY };
         let limited = limited.filter(|_| call.remote);
         let client = match (unary, call.remote) {
             (false, _) => &self.shared.streams,
             (true, true) => &self.shared.remote_unary,
             (true, false) => &self.shared.unary,
         };
-        let request = Request::new(call.method.as_str(), call.body, MAX_REPLY);
+        let request = Request::new(call.method.as_str(), call.body, max);
         let invalid = |error: InvalidRequest| Fault::Protocol { reason: error.to_string() };
         let mut request = request.map_err(invalid)?.with_timeout(timeout);
         write_metadata(&call.metadata, request.metadata_mut());

@@ -37,6 +37,12 @@ const SNAPSHOT_ID: u32 = 4;
 pub(super) const RESOURCE: u32 = 1;
 pub(super) const ID: u32 = 2;
 const HEALTH_VOLUME_ID: u32 = 1;
+const STATUS: u32 = 2;
+const CONDITION: u32 = 2;
+const CONDITION_MESSAGE: u32 = 2;
+
+/// After how many bytes of a page other tasks have their turn. A page of many small fields takes a quarter of a second.
+const TURN: usize = 64 << 10;
 
 /// The size in bytes above which a page gets no entries of another node. With the page of that node and a token it has about
 /// 3 MiB at most: gRPC clients accept 4 MiB by default.
@@ -47,8 +53,19 @@ fn is_readable(method: Method, entry: &[u8]) -> bool {
     match method {
         Method::ControllerListVolumeHealth => csi::VolumeHealth::decode(entry).is_ok(),
         Method::ListSnapshots => csi::list_snapshots_response::Entry::decode(entry).is_ok(),
-        _ => csi::list_volumes_response::Entry::decode(entry).is_ok(),
+        _ => csi::list_volumes_response::Entry::decode(entry).is_ok() && has_readable_conditions(entry),
     }
+}
+
+/// Whether clients of CSI 1.12 and before can read the condition in the status of a volume, which later versions do not have.
+fn has_readable_conditions(entry: &[u8]) -> bool {
+    let of = |message: &[u8], number: u32, check: &dyn Fn(&[u8]) -> bool| {
+        let Some(fields) = protobuf::fields(message) else { return false };
+        fields.of(number).all(|value| value.bytes().is_some_and(check))
+    };
+    let is_text = |text: &[u8]| std::str::from_utf8(text).is_ok();
+    let is_condition = |condition: &[u8]| of(condition, CONDITION_MESSAGE, &is_text);
+    of(entry, STATUS, &|status| of(status, CONDITION, &is_condition))
 }
 
 /// A page of one node without its token, and the position after it; `None` at the end.
@@ -160,7 +177,7 @@ impl TopologyRouter {
             }
         };
         let rest = MAX_LISTED.saturating_sub(*listed);
-        let entries = self.own_entries(method, node, &message, max, rest);
+        let entries = self.own_entries(method, node, &message, max, rest).await;
         let Some((entries, count)) = entries else {
             tracing::warn!(%node, bytes = message.len(), "a node sent an invalid page of a list; expected at most max_entries entries, 2 MiB with its topologies, and a token of 4 KiB");
             let reason = format!("node {node} sent an invalid page of a list");
@@ -191,7 +208,7 @@ impl TopologyRouter {
 
     /// The first entries of a page but for those of other nodes, and the number of entries on the page. `None` if the
     /// page is invalid.
-    fn own_entries(
+    async fn own_entries(
         &self,
         method: Method,
         node: &NodeId,
@@ -205,7 +222,12 @@ impl TopologyRouter {
             return None;
         }
         let (place, mut entries, mut seen, mut dropped) = (self.own_place(node), Vec::new(), 0, 0);
+        let mut turn = message.len();
         while !message.is_empty() && seen < rest {
+            if turn - message.len() >= TURN {
+                turn = message.len();
+                tokio::task::yield_now().await;
+            }
             let field = protobuf::next_field(&mut message)?;
             match field.number {
                 ENTRIES => {

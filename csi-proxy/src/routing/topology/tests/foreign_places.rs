@@ -72,6 +72,13 @@ async fn list_has_one_usable_own_id_in_each_entry() {
             // A client cannot read the context of the first, and the source of the second, and then not the whole list.
             append_field(&[], 1, &append_field(&own, 3, b"\x0a\x01\xff")),
             append_field(&[], 1, &append_field(&own, 4, b"\xff")),
+            // The condition of a volume in CSI 1.12 and before.
+            append_field(
+                &append_field(&[], 1, &own),
+                2,
+                &append_field(&[], 2, &append_field(&[], 2, b"\xff")),
+            ),
+            append_field(&append_field(&[], 1, &own), 2, &append_field(&[], 2, b"\xff")),
             append_field(&[], 1, &append_field(&own, 9, &[0; limits::MAX_ENTRY])),
             append_field(&[], 1, &own),
         ];
