@@ -68,7 +68,9 @@ impl Pattern {
         match self {
             Self::Any => true,
             Self::Prefix(start) => name.starts_with(&**start),
-            Self::Subtree(above) => covered_by(name).any(|covering| covering == &**above),
+            Self::Subtree(above) => {
+                name.starts_with(&**above) && covered_by(name).any(|covering| covering == &**above)
+            }
         }
     }
 }

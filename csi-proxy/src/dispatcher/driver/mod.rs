@@ -19,7 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::large_answers::{LargeAnswers, Limit};
 use crate::address::SocketAddress;
-use crate::call::{Call, Fault, MethodPath, Replies, Reply};
+use crate::call::{Call, Fault, Replies, Reply};
 use crate::grpc::{read_outcome, write_metadata};
 use crate::relay::Relay;
 
@@ -37,8 +37,9 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    fn of(&self, method: &MethodPath) -> Duration {
-        let own = Method::from_path(method.as_str()).and_then(|method| self.methods.get(&method));
+    /// The timeout of a method; `None` is an unknown one.
+    fn of(&self, method: Option<Method>) -> Duration {
+        let own = method.and_then(|method| self.methods.get(&method));
         (*own.unwrap_or(&self.default)).min(MAX_TIMEOUT)
     }
 }
@@ -162,21 +163,17 @@ fn stream_replies(
 impl Relay for Driver {
     async fn relay(&self, call: Call) -> Result<Replies, Fault> {
         let name = self.name();
-        let timeout = self.timeouts.of(&call.method);
+        let method = Method::from_path(call.method.as_str());
+        let timeout = self.timeouts.of(method);
         let end = Instant::now() + timeout;
         let expired = Fault::Deadline { waited: timeout };
-        let unary = call.method.is_unary();
+        let unary = method.is_some_and(|method| !method.is_server_streaming());
         // The answer to a call that changes something is not refused because of others: that would leave the caller in doubt.
-        let method = Method::from_path(call.method.as_str());
-        let limited = match method.map(Method::is_mutating) {
-            Some(true) => None,
-            // An unknown method may change something.
-            known => {
-                Some(Limit { answers: self.shared.large_answers.clone(), is_read_only: known.is_some() })
-            }
-        };
-        let max = if limited.is_none() && call.remote { MAX_REMOTE_CHANGE } else { MAX_REPLY };
-        let limited = limited.filter(|_| call.remote);
+        let changes = method.is_some_and(Method::is_mutating);
+        let max = if call.remote && changes { MAX_REMOTE_CHANGE } else { MAX_REPLY };
+        // An unknown method may change something.
+        let limit = || Limit { answers: self.shared.large_answers.clone(), is_read_only: method.is_some() };
+        let limited = (call.remote && !changes).then(limit);
         let client = match (unary, call.remote) {
             (false, _) => &self.shared.streams,
             (true, true) => &self.shared.remote_unary,
