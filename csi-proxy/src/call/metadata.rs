@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-/// The maximum size of one [`Metadata`] in bytes: names, values and [`ENTRY_COST`] for each entry.
+/// The maximum size of one [`Metadata`] in bytes: names, values, and 32 for each entry.
 pub const MAX_METADATA: usize = 8 * 1024;
 
 /// What an entry costs in addition to its bytes, as HTTP/2 counts header lists (RFC 9113, section 6.5.2). A driver that is sent
