@@ -79,8 +79,8 @@ pub struct HubOptions {
     #[arg(long, value_name = "NAME=URL")]
     pub driver: Vec<DriverOption>,
 
-    /// With --driver: topology key whose value is the node's name, so that no node can take a segment of another. The key that the
-    /// driver reports, or another one for a driver without a topology [default: none]
+    /// With --driver: topology key whose value is the node's name, so that no node can take a segment of another. The key that
+    /// the driver reports, or another one for a driver without a topology [default: none]
     #[arg(long, value_name = "PREFIX/NAME", requires = "driver")]
     pub topology_key: Option<String>,
 
