@@ -47,14 +47,7 @@ impl Messages {
     /// # Errors
     /// If the stream is interrupted, or does not consist of complete messages within the limit.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
-        loop {
-            if let Some(message) = self.deframer.next()? {
-                return Ok(Some(message));
-            }
-            if !self.read().await? {
-                return Ok(None);
-            }
-        }
+        self.read_until(Deframer::next).await
     }
 
     /// The size of the next message in bytes, known before its bytes are read; `None` at the end of the data.
@@ -62,27 +55,27 @@ impl Messages {
     /// # Errors
     /// As [`next`](Self::next).
     pub async fn announced(&mut self) -> Result<Option<usize>, ReadError> {
-        loop {
-            if let Some(bytes) = self.deframer.announced()? {
-                return Ok(Some(bytes));
-            }
-            if !self.read().await? {
-                return Ok(None);
-            }
-        }
+        self.read_until(Deframer::announced).await
     }
 
-    /// Reads the next chunk. Returns `false` at the end of the data.
-    async fn read(&mut self) -> Result<bool, ReadError> {
-        let Some(chunk) = self.stream.data().await else {
-            self.deframer.finish()?;
-            return Ok(false);
-        };
-        let chunk = chunk?;
-        // The release fails only for more capacity than was received.
-        let _ = self.stream.flow_control().release_capacity(chunk.len());
-        self.deframer.push(chunk);
-        Ok(true)
+    /// Reads chunks until the deframer has what is wanted; `None` at the end of the data.
+    async fn read_until<T>(
+        &mut self,
+        wanted: fn(&mut Deframer) -> Result<Option<T>, MessageError>,
+    ) -> Result<Option<T>, ReadError> {
+        loop {
+            if let Some(found) = wanted(&mut self.deframer)? {
+                return Ok(Some(found));
+            }
+            let Some(chunk) = self.stream.data().await else {
+                self.deframer.finish()?;
+                return Ok(None);
+            };
+            let chunk = chunk?;
+            // The release fails only for more capacity than was received.
+            let _ = self.stream.flow_control().release_capacity(chunk.len());
+            self.deframer.push(chunk);
+        }
     }
 
     /// The trailers, which follow the last message.

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(found, Err(MetadataError::TooLarge { name: "b".into(), found: size }));
     }
 
-    /// Entries of few bytes are no way around the limit that HTTP/2 has for them.
+    /// Many entries of few bytes exceed the limit that HTTP/2 has for them.
     #[test]
     fn entries_count_as_in_http2() {
         let mut metadata = Metadata::default();

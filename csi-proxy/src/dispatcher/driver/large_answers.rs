@@ -78,9 +78,10 @@ impl Limit {
 /// Memory for a large answer.
 pub(super) struct LargeAnswer(OwnedSemaphorePermit);
 
-impl LargeAnswer {
-    /// Keeps the memory for as long as the message.
-    pub(super) fn keep_for(self, message: Bytes) -> Bytes {
-        Bytes::from_owner(Counted { message, _permit: self.0 })
+/// Returns the message, and keeps its memory, if it was counted, for as long.
+pub(super) fn keep_for(message: Bytes, counted: Option<LargeAnswer>) -> Bytes {
+    match counted {
+        Some(LargeAnswer(permit)) => Bytes::from_owner(Counted { message, _permit: permit }),
+        None => message,
     }
 }

@@ -17,7 +17,7 @@ use csi_proto::{Delivery, DriverName, Method};
 use futures_util::stream;
 use tokio::time::{Instant, timeout_at};
 
-use self::large_answers::{LargeAnswers, Limit};
+use self::large_answers::{LargeAnswers, Limit, keep_for};
 use crate::address::SocketAddress;
 use crate::call::{Call, Fault, Replies, Reply};
 use crate::grpc::{read_outcome, write_metadata};
@@ -145,8 +145,7 @@ fn stream_replies(
             };
             let part = response.next().await.map_err(|error| fault_of(&name, error))?;
             Ok::<_, Fault>(match (part, counted) {
-                (Part::Message(message), Some(counted)) => Reply::Message(counted.keep_for(message)),
-                (Part::Message(message), None) => Reply::Message(message),
+                (Part::Message(message), counted) => Reply::Message(keep_for(message, counted)),
                 (Part::End(status), _) => Reply::End(read_outcome(status)),
             })
         };
@@ -195,10 +194,7 @@ impl Relay for Driver {
                 None => None,
             };
             let (message, status) = response.whole().await.map_err(failed)?;
-            let message = match (message, counted) {
-                (Some(message), Some(counted)) => Some(counted.keep_for(message)),
-                (message, _) => message,
-            };
+            let message = message.map(|message| keep_for(message, counted));
             Ok(Replies::whole(message, read_outcome(status)))
         };
         timeout_at(end, answer).await.unwrap_or(Err(late))

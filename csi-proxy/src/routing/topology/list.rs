@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::limits::{
     MAX_ENTRY, MAX_LIST_TIME, MAX_LISTED, MAX_NODE_PAGE, MAX_TOKEN, MIN_PAGE_TIME, NODE_TIMEOUT,
 };
-use super::own::{OwnPlace, is_usable};
+use super::own::{OwnPlace, STATUS, is_usable};
 use super::token::{Position, Token};
 use super::{Answer, InboundCall, MAX_CONCURRENT_ROUNDS, RoutedCall, TopologyRouter};
 use crate::call::protobuf;
@@ -37,7 +37,6 @@ const SNAPSHOT_ID: u32 = 4;
 pub(super) const RESOURCE: u32 = 1;
 pub(super) const ID: u32 = 2;
 const HEALTH_VOLUME_ID: u32 = 1;
-const STATUS: u32 = 2;
 const CONDITION: u32 = 2;
 const CONDITION_MESSAGE: u32 = 2;
 

@@ -15,7 +15,7 @@ use crate::routing::{Refusal, VolumeRequest};
 
 // The field of the volume, snapshot or group in an answer, or in an entry of a list, and of the status of a volume.
 const RESOURCE: u32 = 1;
-const STATUS: u32 = 2;
+pub(super) const STATUS: u32 = 2;
 const PUBLISHED_NODE_IDS: u32 = 1;
 
 // Fields of a volume, a snapshot and a group.
