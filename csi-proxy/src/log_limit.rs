@@ -7,14 +7,10 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Permits one warning in 10 s.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct LogLimit(Mutex<Option<Instant>>);
 
 impl LogLimit {
-    pub(crate) const fn new() -> Self {
-        Self(Mutex::new(None))
-    }
-
     /// Whether to log a warning now. If so, the next one is permitted 10 s later.
     pub(crate) fn permits(&self, now: Instant) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -23,12 +19,6 @@ impl LogLimit {
             *last = Some(now);
         }
         permitted
-    }
-}
-
-impl Default for LogLimit {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

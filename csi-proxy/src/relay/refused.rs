@@ -1,12 +1,10 @@
 //! Refuses the calls of other hosts that only a caller on the node may make.
 
 use std::fmt::Display;
-use std::time::Instant;
 
 use csi_proto::Code;
 
 use crate::call::{Call, Fault, MethodPath, Outcome};
-use crate::log_limit::LogLimit;
 
 /// The beginning of the names of CSI's services, in all versions.
 const CSI_PACKAGE: &str = "csi.";
@@ -32,8 +30,8 @@ impl Refused {
         })
     }
 
-    /// The outcome of the refused call, which is counted, and logged if the limit permits.
-    pub(super) fn outcome(self, source: &dyn Display, call: &Call, warnings: &LogLimit) -> Outcome {
+    /// The outcome of the refused call, which is counted, and logged: as a warning, unless warnings could fill the log.
+    pub(super) fn outcome(self, source: &dyn Display, call: &Call, may_warn: bool) -> Outcome {
         let Call { driver, method, .. } = call;
         let (cause, reason) = match &self {
             Self::Method | Self::Service => (
@@ -47,8 +45,10 @@ impl Refused {
         };
         #[cfg(feature = "metrics")]
         crate::metrics::refused(cause);
-        if warnings.permits(Instant::now()) {
+        if may_warn {
             tracing::warn!(%source, %driver, %method, cause, "call of another peer refused: {reason}");
+        } else {
+            tracing::debug!(%source, %driver, %method, cause, "call of another peer refused: {reason}");
         }
         match self {
             // A caller must not retry the call.

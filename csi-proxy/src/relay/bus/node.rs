@@ -10,10 +10,6 @@ use super::super::{Relay, until_left};
 use super::{MAX_CLOSING, MAX_MESSAGE, MAX_REQUEST};
 use crate::call::{Call, CallId, Fault, Outcome, Replies, Reply};
 use crate::generated::call as pb;
-use crate::log_limit::LogLimit;
-
-/// Limits the warnings of all buses of the process.
-static WARNINGS: LogLimit = LogLimit::new();
 
 /// Answers one request of a bus: passes its call to `relay`, usually a [`Dispatcher`](crate::Dispatcher), and each part of
 /// the answer to `send`.
@@ -82,7 +78,8 @@ fn decode(request: Bytes) -> Result<Call, Outcome> {
     let call = Call::decode(header, body)
         .map_err(|error| invalid(format!("invalid header of a call: {error}; expected a CallHeader")))?;
     match Refused::of_method(&call.method) {
-        Some(refused) => Err(refused.outcome(&"a bus", &call, &WARNINGS)),
+        // No warning, since nothing here lasts longer than a call and could limit them. The metric counts each refusal.
+        Some(refused) => Err(refused.outcome(&"a bus", &call, false)),
         None => Ok(call),
     }
 }

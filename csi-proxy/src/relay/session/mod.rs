@@ -9,7 +9,7 @@ mod nodes;
 mod retry;
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -287,7 +287,10 @@ impl<R: Relay + 'static> Service for SessionService<R> {
         let Request { service, metadata, body, remaining, .. } = request;
         let answer = match Call::decode(metadata, body) {
             Ok(mut call) => match refused(&service, &call, self.node_calls) {
-                Some(refused) => Replies::outcome(refused.outcome(&source, &call, &self.warnings)),
+                Some(refused) => {
+                    let may_warn = self.warnings.permits(Instant::now());
+                    Replies::outcome(refused.outcome(&source, &call, may_warn))
+                }
                 None => {
                     call.remaining = remaining;
                     let answer = until_left(&self.relay, call, replies.cancelled()).await;
