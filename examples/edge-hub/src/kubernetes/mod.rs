@@ -19,6 +19,7 @@ mod request_limits;
 mod secret;
 mod service;
 mod status;
+mod warn_limits;
 mod watches;
 
 use std::path::PathBuf;
@@ -36,6 +37,7 @@ use self::node_statuses::NodeStatuses;
 use self::request_limits::RequestLimits;
 use self::service::NodeService;
 use self::status::StatusCounts;
+use self::warn_limits::WarnLimits;
 use self::watches::WatchErrors;
 pub use edge_csi_common::kubernetes::KubernetesAccess;
 use edge_csi_common::kubernetes::SERVICE;
@@ -61,6 +63,7 @@ impl Kubernetes {
         let client = access.client().await?;
         let feed = NodeFeed::new(Bounds::default());
         let (errors, counts) = (WatchErrors::default(), StatusCounts::default());
+        let warnings = WarnLimits::default();
         let service = NodeService {
             client: client.clone(),
             feed: feed.clone(),
@@ -68,11 +71,12 @@ impl Kubernetes {
             counts: counts.clone(),
             statuses: NodeStatuses::default(),
             events: Events::new(),
+            warnings: warnings.clone(),
         };
         let name = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
         let mut hub = hub.service(name, Rules::nodes_only(), service.clone());
         if let Some((signer, authorities)) = signer {
-            hub = certificates::serve(hub, client.clone(), signer, authorities)?;
+            hub = certificates::serve(hub, client.clone(), signer, authorities, warnings)?;
         }
         let watches = watches::start(&client, &feed, &errors, service);
         Ok((hub, Arc::new(Self { feed, errors, counts, _watches: watches })))

@@ -1,6 +1,6 @@
 //! The hub's service `kubernetes`, which answers the requests of nodes.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -17,6 +17,7 @@ use super::report::{self, ReportFailure};
 use super::request_limits::{RequestLimits, RequestPermit};
 use super::secret::{self, FetchFailure};
 use super::status::StatusCounts;
+use super::warn_limits::WarnLimits;
 use edge_csi_common::kubernetes::message::request::Kind;
 use edge_csi_common::kubernetes::message::{
     DriverReport, Fetched, NodeDriver, NodeStatus, Request, SecretAnswer, StatusResult, TokenAnswer, Watch,
@@ -34,6 +35,7 @@ pub(super) struct NodeService {
     pub(super) counts: StatusCounts,
     pub(super) statuses: NodeStatuses,
     pub(super) events: Events,
+    pub(super) warnings: WarnLimits,
 }
 
 #[async_trait]
@@ -49,7 +51,9 @@ impl NodeService {
         let node = match NodeName::new(source.as_str()) {
             Ok(node) => node,
             Err(cause) => {
-                tracing::warn!(from = %source, %cause, "refused a request: the peer's name is not a Node name");
+                if self.warnings.permits("name", None, Instant::now()) {
+                    tracing::warn!(from = %source, %cause, "refused a request: the peer's name is not a Node name");
+                }
                 return fail(replies, Reason::Forbidden, cause.to_string()).await;
             }
         };
@@ -113,7 +117,9 @@ impl NodeService {
         let (value, fetched, reason) = match found {
             Ok(value) => (value, Fetched::Found, String::new()),
             Err(FetchFailure { fetched, reason }) => {
-                tracing::warn!(%node, ?fetched, "a node got no {kind}: {reason}");
+                if self.warnings.permits(kind, Some(node), Instant::now()) {
+                    tracing::warn!(%node, ?fetched, "a node got no {kind}: {reason}");
+                }
                 (T::default(), fetched, reason)
             }
         };
@@ -125,7 +131,9 @@ impl NodeService {
     async fn report(&self, node: &NodeName, scope: Scope, status: &NodeStatus) -> StatusResult {
         let report::Written { volumes_in_use, all: written } =
             report::write(&self.client, &self.feed, node, scope, status).await;
-        if let Err(failure) = &written {
+        if let Err(failure) = &written
+            && self.warnings.permits("status", Some(node), Instant::now())
+        {
             tracing::warn!(%node, %failure, "cannot write the status of a node");
         }
         self.counts.reported(node, status, written.is_ok());
@@ -214,6 +222,9 @@ impl NodeService {
 
     /// Logs the settings of drivers that a kubelet which keeps its CSINode to itself does not see either.
     fn warn_of_settings(&self, node: &NodeName, status: &NodeStatus) {
+        if !self.warnings.permits("settings", Some(node), Instant::now()) {
+            return;
+        }
         for NodeDriver { name, .. } in &status.drivers {
             let driver = self.feed.read(|core| core.driver(name));
             let settings = driver.map(|driver| report::settings_without_effect(&driver)).unwrap_or_default();

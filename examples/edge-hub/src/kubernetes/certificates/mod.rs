@@ -28,6 +28,7 @@ use self::request::RequestRefused;
 use self::sign::{SignFailure, Signing};
 pub use self::signer::{InvalidSigner, NodeSigner};
 use super::node_name::{InvalidNodeName, NodeName};
+use super::warn_limits::WarnLimits;
 use edge_csi_common::certificates::SERVICE;
 use edge_csi_common::certificates::message::{Answer, Request};
 use edge_csi_common::process::Fatal;
@@ -77,6 +78,7 @@ struct CertificateService {
     signing: Arc<Signing>,
     limits: Arc<Mutex<Limits>>,
     slots: Arc<Semaphore>,
+    warnings: WarnLimits,
 }
 
 /// Adds the service to a hub.
@@ -85,12 +87,14 @@ pub(super) fn serve(
     client: Client,
     signer: NodeSigner,
     authorities: PathBuf,
+    warnings: WarnLimits,
 ) -> Result<HubBuilder, Fatal> {
     tracing::info!(%signer, "nodes can renew their certificates");
     let service = CertificateService {
         signing: Arc::new(Signing { client, signer, authorities }),
         limits: Arc::default(),
         slots: Arc::new(Semaphore::new(MAX_SIGNING)),
+        warnings,
     };
     let name = ServiceName::new(SERVICE).map_err(Fatal::runtime)?;
     Ok(hub.service(name, Rules::nodes_only(), service))
@@ -122,7 +126,10 @@ impl CertificateService {
             }
             Err(refusal) => {
                 count(refusal.outcome());
-                tracing::warn!(node = %source, %refusal, "a node got no certificate");
+                let node = NodeName::new(source.as_str()).ok();
+                if self.warnings.permits("certificate", node.as_ref(), Instant::now()) {
+                    tracing::warn!(node = %source, %refusal, "a node got no certificate");
+                }
                 Answer {
                     reason: refusal.to_string(),
                     again: refusal.may_succeed_later(),
