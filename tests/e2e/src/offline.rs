@@ -63,11 +63,11 @@ const PROBES: usize = 20;
 /// Time limit for these Probes, and for anything that should happen immediately.
 const BOUND: Duration = Duration::from_secs(90);
 
-/// The pause between two calls of Probe.
-const PAUSE: Duration = Duration::from_secs(1);
-
 /// A sidecar's log message for each Probe that reports a driver as not ready.
 const NOT_READY: &str = "CSI driver is not ready";
+
+/// edge-csi-driver's log message when it can no longer reach the driver.
+const NOT_READY_LOGGED: &str = "driver unreachable, Probe reports not ready";
 
 /// The sidecars, each with the log message that it prints when it is initialized and waits for work.
 const SIDECARS: [(&str, &str); 4] = [
@@ -111,14 +111,13 @@ pub(crate) fn run(setup: Setup<'_>) -> Result<Vec<Fact>, E2eError> {
         facts.push(Fact { words, right: sidecar.runs() });
     }
     drop(sidecars);
-    // A sidecar that starts before edge-csi-driver's next check still gets the response that the driver is ready. Calls of
-    // Probe cause the check.
-    let noticed = wait::poll_every(PAUSE, BOUND, || {
-        let answered = rounds("plane-noticed", Duration::ZERO, setup, &driver).ok()?;
-        answered.last().filter(|round| !round.ready).map(|_| ())
-    });
+    // A sidecar that starts before edge-csi-driver's next check still gets the response that the driver is ready. A call of
+    // Probe causes the check.
+    rounds("plane-noticed", Duration::ZERO, setup, &driver)?;
+    let noticed =
+        wait::poll(BOUND, || (log(setup.logs, "proxy").matches(NOT_READY_LOGGED).count() > 1).then_some(()));
     facts.push(Fact {
-        words: "Probe reports not ready after the edge went offline".to_owned(),
+        words: "edge-csi-driver notices that the edge is offline".to_owned(),
         right: noticed.is_some(),
     });
     let mut sidecars = start(setup, &driver, &kubeconfig)?;
