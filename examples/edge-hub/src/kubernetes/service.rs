@@ -222,13 +222,12 @@ impl NodeService {
 
     /// Logs the settings of drivers that a kubelet which keeps its CSINode to itself does not see either.
     fn warn_of_settings(&self, node: &NodeName, status: &NodeStatus) {
-        if !self.warnings.permits("settings", Some(node), Instant::now()) {
-            return;
-        }
         for NodeDriver { name, .. } in &status.drivers {
             let driver = self.feed.read(|core| core.driver(name));
             let settings = driver.map(|driver| report::settings_without_effect(&driver)).unwrap_or_default();
-            if !settings.is_empty() {
+            // Drivers of a node may register one soon after the other, and only existing CSIDrivers have settings.
+            let kind = format!("settings of {name}");
+            if !settings.is_empty() && self.warnings.permits(&kind, Some(node), Instant::now()) {
                 let settings = settings.join(", ");
                 tracing::warn!(%node, driver = name, settings, "settings of the CSIDriver have no effect on a node");
             }

@@ -14,14 +14,14 @@ const INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct WarnLimits(Arc<Mutex<HashMap<Key, Instant>>>);
 
 /// The kind of a warning, and its node. All peers whose name is not one of a Node share `None`: a certificate can make up many.
-type Key = (&'static str, Option<NodeName>);
+type Key = (Box<str>, Option<NodeName>);
 
 impl WarnLimits {
     /// Whether to log a warning of this kind about a node now. If so, the next one is permitted [`INTERVAL`] later.
-    pub(super) fn permits(&self, kind: &'static str, node: Option<&NodeName>, now: Instant) -> bool {
+    pub(super) fn permits(&self, kind: &str, node: Option<&NodeName>, now: Instant) -> bool {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_recent = |at: &Instant| now.saturating_duration_since(*at) < INTERVAL;
-        let key = (kind, node.cloned());
+        let key = (kind.into(), node.cloned());
         if last.get(&key).is_some_and(is_recent) {
             return false;
         }
