@@ -3,8 +3,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
-use quinn::{ConnectionError, Endpoint, TransportErrorCode};
+use quinn::{ConnectionError, TransportErrorCode};
 
+use super::socket::dialing_endpoint;
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
 use crate::link::address::host_and_port;
@@ -74,7 +75,7 @@ impl QuicDialer {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
-        let endpoint = Endpoint::client(local).map_err(|source| LinkError::Io {
+        let endpoint = dialing_endpoint(local).map_err(|source| LinkError::Io {
             doing: format!("open a UDP port for {}", self.address),
             source,
         })?;

@@ -28,6 +28,7 @@ mod lane;
 mod listen;
 mod receive;
 mod send;
+mod socket;
 mod stream;
 
 use quinn::{Connection, ConnectionError};
