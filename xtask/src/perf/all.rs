@@ -118,13 +118,16 @@ fn measure(table: &str, arguments: &[&str], programs: &PathBuf) -> Result<String
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Reads the figures of printed tables. The text before a table is its section; the first cells of a row, up to a number, are its
-/// name.
+/// Reads the figures of printed tables. The text before a table is its section, also that of the tables after it that have none.
+/// The first cell of a row and the ones after it, up to a number, are its name.
 fn figures(text: &str) -> BTreeMap<Cell, f64> {
     let (mut figures, mut section, mut columns) = (BTreeMap::new(), String::new(), Vec::new());
-    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in text.lines().map(str::trim) {
         let Some(row) = line.strip_prefix('|').and_then(|line| line.strip_suffix('|')) else {
-            (section, columns) = (line.to_owned(), Vec::new());
+            columns.clear();
+            if !line.is_empty() {
+                line.clone_into(&mut section);
+            }
             continue;
         };
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
@@ -132,7 +135,8 @@ fn figures(text: &str) -> BTreeMap<Cell, f64> {
             columns = cells.into_iter().map(ToOwned::to_owned).collect();
             continue;
         }
-        let first = cells.iter().position(|cell| number(cell).is_some()).unwrap_or(cells.len());
+        let is_figure = |cell: &&str| number(cell).is_some();
+        let first = cells.iter().skip(1).position(is_figure).map_or(cells.len(), |after| after + 1);
         let name = cells[..first].join(", ");
         for (column, cell) in columns.iter().zip(&cells).skip(first) {
             if let Some(number) = number(cell) {
@@ -166,15 +170,16 @@ mod tests {
     use super::figures;
 
     #[test]
-    fn reads_figures_of_two_tables() {
+    fn reads_figures_of_three_tables() {
         let text = "one\n\n| chain | figure | calls/s | spread |\n|---|---|---|---|\n| a | p50 | 12.5 | 1.00 (0.9-1.1) |\n\
-            \ntwo\n| chain | x (y) |\n|---|---|\n| a | 7 (3) |\n| b | - |\n";
+            \ntwo\n| chain | x (y) |\n|---|---|\n| a | 7 (3) |\n| b | - |\n\n| figure | s |\n|---|---|\n| 90 % | 3 |\n";
         let found: Vec<_> = figures(text).into_iter().collect();
         let cell =
             |section: &str, row: &str, column: &str| (section.to_owned(), row.to_owned(), column.to_owned());
         let expected = [
             (cell("one", "a, p50", "calls/s"), 12.5),
             (cell("one", "a, p50", "spread"), 1.0),
+            (cell("two", "90 %", "s"), 3.0),
             (cell("two", "a", "x (y)"), 7.0),
         ];
         assert_eq!(found, expected);

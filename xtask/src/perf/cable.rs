@@ -35,31 +35,24 @@ pub(super) struct Condition {
 /// Forwards the packets of two ports to each other, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Cable {
-    is_cut: Arc<AtomicBool>,
     ended: Arc<AtomicBool>,
 }
 
 impl Cable {
     pub(super) fn between(ports: [&str; 2], condition: Condition) -> Result<Self, PerfError> {
         let [near, far] = [open(ports[0])?, open(ports[1])?];
-        let cable = Self { is_cut: Arc::default(), ended: Arc::default() };
+        let cable = Self { ended: Arc::default() };
         for (seed, from, to) in [(1, &near, &far), (2, &far, &near)] {
-            let (is_cut, ended) = (Arc::clone(&cable.is_cut), Arc::clone(&cable.ended));
-            let (from, to) = (Arc::clone(from), Arc::clone(to));
+            let (ended, from, to) = (Arc::clone(&cable.ended), Arc::clone(from), Arc::clone(to));
             let (packets, waiting) = channel();
             let mut random = fastrand::Rng::with_seed(seed);
             thread::spawn(move || {
-                let lost = || is_cut.load(Ordering::Relaxed) || random.f64() < condition.loss;
-                receive(&from, condition.delay, &packets, &ended, lost);
+                let is_lost = || random.f64() < condition.loss;
+                receive(&from, condition.delay, &packets, &ended, is_lost);
             });
             thread::spawn(move || deliver(&to, &waiting));
         }
         Ok(cable)
-    }
-
-    /// Loses all packets from now on, or no longer.
-    pub(super) fn cut(&self, is_cut: bool) {
-        self.is_cut.store(is_cut, Ordering::Relaxed);
     }
 }
 

@@ -26,8 +26,8 @@ const LINKS: [(&str, Carrier); 4] = [
 /// Time for which calls are made one after another.
 const CALLS: Duration = Duration::from_secs(60);
 
-/// How long the link then lets nothing pass.
-const CUT: Duration = Duration::from_secs(15);
+/// How long a link that is cut lets nothing pass: for longer than an agent waits for an answer.
+pub(super) const CUT: Duration = Duration::from_secs(15);
 
 /// Time for which calls are made beside large answers, one of each at a time, and the size of such an answer.
 const BESIDE: Duration = Duration::from_secs(20);
@@ -130,9 +130,9 @@ fn measure(carrier: Carrier, place: &Place<'_>, network: &Network) -> Result<Row
         let large = large.join().map_err(|_| PerfError::ended_early("load"))??;
         Ok::<_, PerfError>([beside, large])
     })?;
-    network.cut(true);
+    network.cut(true)?;
     pause(CUT);
-    network.cut(false);
+    network.cut(false)?;
     Ok(Row { connect, calls, beside, recover: answered(programs, endpoint)? })
 }
 

@@ -9,6 +9,7 @@ use clap::Args;
 use super::build::Programs;
 use super::carrier::{Carrier, Place};
 use super::chain::{DRIVER, pause};
+use super::far::CUT;
 use super::network::{Network, Passed, quiet};
 use super::processes::{Process, Reporter};
 use super::{PerfError, far, folder};
@@ -20,6 +21,9 @@ pub(super) struct Options {
     /// Minutes for which the idle links are counted.
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
+    /// Cut the idle links once a minute.
+    #[arg(long)]
+    flapping: bool,
     /// Measure calls over slow links that lose packets, in place of the bytes.
     #[arg(long)]
     far: bool,
@@ -43,6 +47,8 @@ const LINKS: [(&str, Carrier); 5] = [
 /// Pairs of calls on an idle link, and the time before each.
 const PAIRS: u64 = 5;
 const BETWEEN_CALLS: Duration = Duration::from_secs(12);
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 /// A carrier with its far end in a network namespace, and a driver behind that end.
 #[derive(Debug)]
@@ -103,6 +109,23 @@ impl Link {
     }
 }
 
+/// Cuts the links once in each minute, at any second of it, so that they are cut at any time of a ping.
+fn flap(links: &[Link], length: Duration) -> Result<(), PerfError> {
+    let connected = MINUTE - CUT;
+    let mut random = fastrand::Rng::with_seed(1);
+    let minutes = length.as_secs() / MINUTE.as_secs();
+    for _ in 0..minutes {
+        let before = connected.mul_f64(random.f64());
+        pause(before);
+        links.iter().try_for_each(|link| link.network.cut(true))?;
+        pause(CUT);
+        links.iter().try_for_each(|link| link.network.cut(false))?;
+        pause(connected - before);
+    }
+    pause(length - Duration::from_secs(minutes * MINUTE.as_secs()));
+    Ok(())
+}
+
 /// Measures and prints the table.
 #[allow(clippy::print_stdout, reason = "the table is the output of the command")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
@@ -130,8 +153,14 @@ pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     }
     let samples = links.iter().map(Link::sample).collect::<Result<Vec<_>, _>>()?;
     let length = Duration::from_secs_f64(options.minutes.max(0.5) * 60.0);
-    pause(length);
-    println!("IP packets and bytes in both directions; idle for {:.0} s.\n", length.as_secs_f64());
+    let cut = if options.flapping {
+        flap(&links, length)?;
+        format!("; nothing passes for {} s of each minute", CUT.as_secs())
+    } else {
+        pause(length);
+        String::new()
+    };
+    println!("IP packets and bytes in both directions; idle for {:.0} s{cut}.\n", length.as_secs_f64());
     println!(
         "| link | connect: bytes (packets) | connect again | CreateVolume, DeleteVolume | idle: kB/day | agent: wake-ups/min | CPU s/day | resident KiB |"
     );

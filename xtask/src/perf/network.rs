@@ -14,16 +14,22 @@ const ETHERNET: u64 = 14;
 /// How long a link has carried nothing when it counts as quiet: longer than any answer takes here.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// How long nothing is sent until the agent takes an idle connection over QUIC for lost, 35 s at most, and its hub does not yet.
+/// How long nothing passes until the agent takes an idle connection over QUIC for lost, 35 s at most, and its hub does not yet.
 const LOST: Duration = Duration::from_secs(36);
+
+/// The hardware addresses of the near and of the far end, and one that no port has.
+const MAC: &str = "02:00:00:00:00:01";
+const FAR_MAC: &str = "02:00:00:00:00:02";
+const NO_PORT: &str = "02:00:00:00:00:03";
 
 /// A network namespace with one port, whose other end is here. Removed when dropped.
 #[derive(Debug)]
 pub(super) struct Network {
     namespace: String,
     port: String,
-    /// The address of the near end.
+    /// The addresses of the near and of the far end.
     address: String,
+    far: String,
     /// What is between the two ports, if they are not connected directly.
     cable: Option<Cable>,
 }
@@ -45,18 +51,19 @@ impl Network {
     pub(super) fn new(number: u8, condition: Option<Condition>) -> Result<Self, PerfError> {
         let (process, subnet) = (std::process::id(), 100 + number);
         let (near, far) = (format!("10.91.{subnet}.1"), format!("10.91.{subnet}.2"));
-        let (mac, far_mac) = (format!("02:00:00:00:{number:02}:01"), format!("02:00:00:00:{number:02}:02"));
         let mut network = Self {
             namespace: format!("edge-csi-{process}-{number}"),
             port: format!("ec{process}-{number}"),
             address: near,
+            far,
             cable: None,
         };
-        let (space, port, near) = (network.namespace.as_str(), network.port.as_str(), &network.address);
+        let (space, port) = (network.namespace.as_str(), network.port.as_str());
+        let (near, far) = (&network.address, &network.far);
         ip(&["netns", "add", space])?;
         let inner = [format!("{port}a"), format!("{port}b")];
         let (left, right) =
-            (["link", "add", port, "address", &mac, "type", "veth", "peer", "name"], ["wan", "netns", space]);
+            (["link", "add", port, "address", MAC, "type", "veth", "peer", "name"], ["wan", "netns", space]);
         match condition {
             None => ip(&[&left[..], &right].concat())?,
             Some(_) => {
@@ -64,7 +71,7 @@ impl Network {
                 ip(&[&["link", "add", &inner[1], "type", "veth", "peer", "name"], &right[..]].concat())?;
             }
         }
-        ip(&["-n", space, "link", "set", "wan", "address", &far_mac])?;
+        ip(&["-n", space, "link", "set", "wan", "address", FAR_MAC])?;
         let no_ipv6 = |port: &str| format!("echo 1 >/proc/sys/net/ipv6/conf/{port}/disable_ipv6 || true");
         ip(&["netns", "exec", space, "sh", "-c", &no_ipv6("wan")])?;
         for port in [port, &inner[0], &inner[1]] {
@@ -75,8 +82,7 @@ impl Network {
         ip(&["link", "set", port, "up", "gso_max_segs", "1"])?;
         ip(&["-n", space, "link", "set", "lo", "up"])?;
         ip(&["-n", space, "link", "set", "wan", "up", "gso_max_segs", "1"])?;
-        ip(&["neigh", "replace", &far, "lladdr", &far_mac, "dev", port, "nud", "permanent"])?;
-        ip(&["-n", space, "neigh", "replace", near, "lladdr", &mac, "dev", "wan", "nud", "permanent"])?;
+        network.address_frames([FAR_MAC, MAC])?;
         if let Some(condition) = condition {
             // The kernel leaves checksums to hardware, which is not there.
             run_to_end(Command::new("ethtool").args(["-K", port, "tx", "off"]))?;
@@ -100,11 +106,17 @@ impl Network {
         &self.address
     }
 
-    /// Lets nothing pass any more, or all again, if there is a cable.
-    pub(super) fn cut(&self, is_cut: bool) {
-        if let Some(cable) = &self.cable {
-            cable.cut(is_cut);
-        }
+    /// Lets nothing pass any more, or all again. What is sent and lost is counted.
+    pub(super) fn cut(&self, is_cut: bool) -> Result<(), PerfError> {
+        self.address_frames(if is_cut { [NO_PORT; 2] } else { [FAR_MAC, MAC] })
+    }
+
+    /// Sets the addresses of the frames to the far and to the near end.
+    fn address_frames(&self, [to_far, to_near]: [&str; 2]) -> Result<(), PerfError> {
+        let replace =
+            |to, mac, port| ["neigh", "replace", to, "lladdr", mac, "dev", port, "nud", "permanent"];
+        ip(&replace(&self.far, to_far, &self.port))?;
+        ip(&[&["-n", &self.namespace][..], &replace(&self.address, to_near, "wan")].concat())
     }
 
     pub(super) fn passed(&self) -> Result<Passed, PerfError> {
@@ -118,18 +130,17 @@ impl Network {
     }
 
     /// Ends the connections of the namespace, and returns what passes until they are replaced and the link is quiet again. Those
-    /// of TCP are reset; for others, nothing is sent until the far end takes them for lost.
+    /// of TCP are reset; for others, nothing passes until the far end takes them for lost.
     pub(super) fn connected_again(&self, is_tcp: bool) -> Result<Passed, PerfError> {
         let before = if is_tcp {
             let before = self.passed()?;
             ip(&["netns", "exec", &self.namespace, "ss", "-K", "dst", &self.address])?;
             before
         } else {
-            let route = |change| ip(&["-n", &self.namespace, "route", change, "unreachable", &self.address]);
-            route("add")?;
+            self.cut(true)?;
             pause(LOST);
             let before = self.passed()?;
-            route("del")?;
+            self.cut(false)?;
             before
         };
         let after = quiet(self, before)?;

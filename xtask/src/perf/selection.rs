@@ -125,7 +125,7 @@ fn print(options: &Options, prepared: &Prepared, restarted: &Restarted) {
     row("restart until all nodes are reached, s", format!("{:.1}", restarted.reached));
 
     println!(
-        "\n| call | places in the request | request B | answer B | p50 ms | p99 ms | fixed node: p50 ms | p99 ms |"
+        "\n| call | places in the request | request B | answer B | p50 ms | p99 ms | fixed node: p50 ms | fixed node: p99 ms |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     let call = |method: &str, places: &str, Compared { routed, fixed }: &Compared| {
