@@ -118,14 +118,16 @@ fn measure(table: &str, arguments: &[&str], programs: &PathBuf) -> Result<String
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Reads the figures of printed tables. The text before a table is its section, also that of the tables after it that have none.
-/// The first cell of a row and the ones after it, up to a number, are its name.
+/// Reads the figures of printed tables. The first line of the text before a table is its section, also that of the tables after
+/// it that have no text. The first cell of a row and the ones after it, up to a number, are its name.
 fn figures(text: &str) -> BTreeMap<Cell, f64> {
     let (mut figures, mut section, mut columns) = (BTreeMap::new(), String::new(), Vec::new());
+    let mut last = "";
     for line in text.lines().map(str::trim) {
+        let before = std::mem::replace(&mut last, line);
         let Some(row) = line.strip_prefix('|').and_then(|line| line.strip_suffix('|')) else {
             columns.clear();
-            if !line.is_empty() {
+            if !line.is_empty() && (before.is_empty() || before.starts_with('|')) {
                 line.clone_into(&mut section);
             }
             continue;
@@ -161,7 +163,12 @@ fn print(table: &str, options: &Options, pairs: &BTreeMap<Cell, Vec<[f64; 2]>>) 
     for ((section, row, column), pairs) in pairs {
         let of = |side: usize| median(pairs.iter().map(|pair| pair[side]).collect());
         let ratios: Vec<f64> = pairs.iter().map(|[before, after]| after / before).collect();
-        println!("| {section} | {row} | {column} | {} | {} | {} |", of(0), of(1), MeanRatio::of(&ratios));
+        // A figure that is 0 at times has no mean ratio.
+        let ratio = match ratios.len() == options.pairs {
+            true => MeanRatio::of(&ratios).to_string(),
+            false => "- | -".to_owned(),
+        };
+        println!("| {section} | {row} | {column} | {} | {} | {ratio} |", of(0), of(1));
     }
 }
 
@@ -171,8 +178,8 @@ mod tests {
 
     #[test]
     fn reads_figures_of_three_tables() {
-        let text = "one\n\n| chain | figure | calls/s | spread |\n|---|---|---|---|\n| a | p50 | 12.5 | 1.00 (0.9-1.1) |\n\
-            \ntwo\n| chain | x (y) |\n|---|---|\n| a | 7 (3) |\n| b | - |\n\n| figure | s |\n|---|---|\n| 90 % | 3 |\n";
+        let text = "one\nsecond line\n\n| chain | figure | calls/s | spread |\n|---|---|---|---|\n| a | p50 | 12.5 | 1.00 (0.9-1.1) |\n\
+            \ntwo\nsecond line\n| chain | x (y) |\n|---|---|\n| a | 7 (3) |\n| b | - |\n\n| figure | s |\n|---|---|\n| 90 % | 3 |\n";
         let found: Vec<_> = figures(text).into_iter().collect();
         let cell =
             |section: &str, row: &str, column: &str| (section.to_owned(), row.to_owned(), column.to_owned());

@@ -123,10 +123,12 @@ impl Sub for Usage {
 }
 
 /// Measures each transport on a separate hub.
+#[allow(clippy::print_stdout, reason = "the table is the output of the command")]
 pub(super) fn run(options: &Options) -> Result<(), PerfError> {
     let programs = Programs::at_or_built(options.programs.as_deref(), false)?;
     raise_open_files(options.sessions + SPARE_FILES)?;
     for &transport in &options.transport {
+        println!("{} sessions over {}.\n", options.sessions, transport.name());
         let run = folder()?;
         let (port, http) = (free_port()?, free_port()?);
         Case { options, programs: &programs, transport, run: run.path(), port, http }.measure()?;
@@ -150,7 +152,7 @@ impl Case<'_> {
     /// Prints each figure as soon as it is known: a run takes minutes.
     fn measure(&self) -> Result<(), PerfError> {
         let many = self.options.sessions.max(1) as f64;
-        row(self.transport.name(), &format!("{} sessions", self.options.sessions));
+        row("figure", "value");
         row("---", "---");
         let mut clients = Reporter::start(&mut self.clients())?;
         let step: Step = clients.figures()?;
