@@ -17,6 +17,7 @@ use crate::payload;
 const CREATE: &str = "/csi.v1.Controller/CreateVolume";
 const DELETE: &str = "/csi.v1.Controller/DeleteVolume";
 const PUBLISH: &str = "/csi.v1.Controller/ControllerPublishVolume";
+const LIST: &str = "/csi.v1.Controller/ListVolumes";
 const PROBE: &str = "/csi.v1.Identity/Probe";
 
 /// The upper bound of the latency histogram, in nanoseconds.
@@ -35,6 +36,8 @@ pub enum Work {
     CreateDelete,
     /// One `ControllerPublishVolume` of a new volume.
     Publish,
+    /// One `ListVolumes`, whose answer may be large.
+    ListVolumes,
     /// One `Probe`.
     Probe,
 }
@@ -300,6 +303,9 @@ impl Caller {
             Work::Publish => {
                 let request = payload::numbered(&self.request, (self.number as u64) << 32 | self.turn);
                 self.call(PUBLISH, request, from, tally).await?;
+            }
+            Work::ListVolumes => {
+                self.call(LIST, Bytes::new(), from, tally).await?;
             }
             Work::Probe => {
                 self.call(PROBE, Bytes::new(), from, tally).await?;
