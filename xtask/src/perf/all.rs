@@ -164,9 +164,10 @@ fn print(table: &str, options: &Options, pairs: &BTreeMap<Cell, Vec<[f64; 2]>>) 
         let of = |side: usize| median(pairs.iter().map(|pair| pair[side]).collect());
         let ratios: Vec<f64> = pairs.iter().map(|[before, after]| after / before).collect();
         // A figure that is 0 at times has no mean ratio.
-        let ratio = match ratios.len() == options.pairs {
-            true => MeanRatio::of(&ratios).to_string(),
-            false => "- | -".to_owned(),
+        let ratio = if ratios.len() == options.pairs {
+            MeanRatio::of(&ratios).to_string()
+        } else {
+            "- | -".to_owned()
         };
         println!("| {section} | {row} | {column} | {} | {} | {ratio} |", of(0), of(1));
     }

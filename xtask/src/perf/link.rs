@@ -22,7 +22,7 @@ pub(super) struct Options {
     #[arg(long, default_value_t = 10.0)]
     minutes: f64,
     /// Cut the idle links once a minute.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "far")]
     flapping: bool,
     /// Measure calls over slow links that lose packets, in place of the bytes.
     #[arg(long)]

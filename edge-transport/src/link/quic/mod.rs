@@ -11,7 +11,8 @@
 //! that it last received from. An orderly end is the length `0xffff_ffff` on the control stream, followed by the number
 //! of opened streams in eight bytes. A reset of a stream loses only the frames of its lane.
 //!
-//! Memory per link: idle about 34 KiB, most of it for streams that the other end may open. In use, up to 1 MiB per
+//! Memory per link: idle about 34 KiB, most of it for streams that the other end may open, and at a dialing end 110 KiB to
+//! receive with its socket. In use, up to 1 MiB per
 //! stream wait to be read, and in total 256 KiB at an accepting end (1 MiB while a large frame arrives) and 4 MiB at a
 //! dialing one; 4 MiB wait for acknowledgement, in addition to the memory of [other links](super).
 //! Replies of 4 MiB and transfers of any length are possible; the stream window limits the rate to 1 MiB per round
