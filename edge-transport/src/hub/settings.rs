@@ -40,16 +40,9 @@ pub struct HubSettings {
     /// Maximum number of bytes of unfinished frames on the links of admitted peers, in addition to 20 KiB on each
     /// link. Default 64 MiB; at least twice the largest frame and 1 MiB.
     ///
-    /// One largest frame and 256 KiB are a reserve, the rest is shared. The links of one identity (the name in a
-    /// certificate, or the token, that proves the peers' names) must not exceed the unused shared part together. Those
-    /// of peers that may not [watch](super::Policy::may_watch), such as nodes, use at most half of it, and one of
-    /// these identities at most a third of what the others leave of that half. A link that gets no more is not read
-    /// until another link finishes a frame or ends, or until it gets the reserve. One link at a time has the reserve,
-    /// first those whose identities hold least.
-    ///
-    /// A link that has the bytes that it needs, and receives no whole frame for `session.liveness_timeout`, is
-    /// closed; the time of waiting for others does not count. A QUIC link receives several frames at once; it is
-    /// closed when one of them takes longer than this timeout and the time for `session.max_frame` at 1 Mbit/s.
+    /// A link that gets no more is not read until another link finishes a frame or ends, or until it gets the reserve of one
+    /// largest frame and 256 KiB. The links of one identity must not exceed the unused rest together. Those of peers that may
+    /// not [watch](super::Policy::may_watch), such as nodes, use at most half of it.
     ///
     /// Not included are the buffers of the network: those of the kernel, of TLS, and the receive window of each
     /// QUIC link: 256 KiB, and up to 1 MiB while a large frame arrives.
@@ -60,11 +53,8 @@ pub struct HubSettings {
     /// connection begins with a handshake packet, so that it counts at once; from 64 handshakes on its address is
     /// validated first.
     ///
-    /// Once half of the handshakes are in use, one [source](crate::link::Incoming::from_address) may use at most an eighth of
-    /// them, at least one. Once all are in use, a link that waits ends the longest handshake of a source that has more of
-    /// them than its own, if it takes longer than a second; at most 64 end so in a second. A free one goes to a random one of
-    /// the waiting sources with the fewest. Behind a load balancer that hides addresses all peers have one
-    /// source, which may use half.
+    /// [Sources](crate::link::Incoming::from_address) share the handshakes once half of them are in use. Behind a load balancer
+    /// that hides addresses all peers have one source, which may use half.
     pub max_handshakes: usize,
     /// Maximum number of links per listener that wait for their handshake, in each source first come first served. Default 1024:
     /// at a thousand handshakes per second the last one is served before it times out. Further ones are rejected

@@ -135,11 +135,6 @@ impl PeerBuilder {
         /// preferred address answers, the peer changes to it, and open calls end with `LINK_LOST`. A preferred path that fails
         /// again is tried less and less often. Default 60 s; zero: never.
         failback_interval(Duration) => failback_interval;
-        /// Sets the longest first delay before a reconnect. Default 200 ms; the actual delay is between half of this value and
-        /// this value.
-        backoff_initial(Duration) => backoff_initial;
-        /// Sets the longest delay before a reconnect. Default 10 s.
-        backoff_max(Duration) => backoff_max;
         /// Sets the largest frame in bytes. Default 8 MiB; at least 4 KiB, and at most the limit of the dialers.
         max_frame(usize) => session.max_frame;
         /// Sets the time without a received frame after which the hub is pinged while a call waits, or always on links without
@@ -148,24 +143,12 @@ impl PeerBuilder {
         /// Sets the time without a received frame after which the link is closed as dead. Default 10 s. Should allow three
         /// pings.
         liveness_timeout(Duration) => session.liveness_timeout;
-        /// Sets the timeout of the hub's hello. Default 5 s.
-        hello_timeout(Duration) => session.hello_timeout;
-        /// Sets the maximum number of open calls of this peer. Default 4096, about 2 KiB each.
-        max_outbound_calls(usize) => session.max_outbound_calls;
-        /// Sets the maximum number of calls of other peers in progress at this peer. Default 4096. One caller may have half of
-        /// those that are unused.
-        max_inbound_calls(usize) => session.max_inbound_calls;
         /// Sets the maximum number of bytes of requests in progress at this peer; as many bytes of messages may wait for their
-        /// callers, and as many for the link. Default 64 MiB.
+        /// callers, and as many for the link. Default 16 MiB.
         max_inbound_bytes(usize) => session.max_inbound_bytes;
-        /// Sets the initial credit of a call in bytes: the most that may be unread at the caller, plus one message. Default
-        /// 256 KiB.
-        credit(u64) => session.credit;
-        /// Sets the queued bytes of this peer's own calls above which callers must wait. Default 4 MiB, plus one frame.
-        max_queued_bytes(usize) => max_queued_bytes;
     }
 
-    /// Replaces all timeouts and limits, for tests and simulations: the fields of
+    /// Replaces all timeouts and limits, also those without a setter, for tests and simulations: the fields of
     /// [`advanced::PeerSettings`](PeerSettings) change with any version.
     pub fn settings(mut self, settings: PeerSettings) -> Self {
         self.settings = settings;

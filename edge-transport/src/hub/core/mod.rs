@@ -227,12 +227,6 @@ impl Core {
         self.presence.pop_front()
     }
 
-    /// Whether frames are queued for a peer, or its link must be closed.
-    #[must_use]
-    pub fn has_frames(&self, key: SessionKey) -> bool {
-        self.sessions.get(&key).is_some_and(|session| session.outbox.len() > 0 || session.closed.is_some())
-    }
-
     /// Handles the loss of a session's link: ends its calls.
     pub fn lost(&mut self, key: SessionKey) {
         self.end_calls(key);

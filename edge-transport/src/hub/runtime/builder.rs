@@ -111,22 +111,8 @@ impl HubBuilder {
         ping_interval(Duration) => session.ping_interval;
         /// Sets the time without a received frame after which a link is closed as dead. Default 10 s. Should allow three pings.
         liveness_timeout(Duration) => session.liveness_timeout;
-        /// Sets the timeout of a peer's hello; a token is verified within half of it. Default 5 s.
-        hello_timeout(Duration) => session.hello_timeout;
         /// Sets the maximum number of connected peers. Default 100,000, each about 4 KiB plus the memory of its link.
         max_peers(usize) => max_peers;
-        /// Sets the maximum number of connected peers whose names one certificate or token proves, if they may call others.
-        /// Default 64. All other identities, such as those of nodes, may have three peers.
-        max_peers_per_caller(usize) => max_peers_per_caller;
-        /// Sets the maximum number of open calls of one peer through this hub. Default 4096, about 200 bytes each.
-        max_calls(usize) => max_calls;
-        /// Sets the maximum number of open calls of one peer to the hub's own services. Default 64.
-        max_local_calls(usize) => max_local_calls;
-        /// Sets the maximum number of frames queued for one peer, and of open calls to it. Default 16,384. One sender may have
-        /// half of those that are unused.
-        queue_frames(usize) => queue_frames;
-        /// Sets the maximum number of bytes queued for one peer. Default 32 MiB.
-        queue_bytes(usize) => queue_bytes;
         /// Sets the maximum number of bytes that wait for all peers together, in their queues and in their links. Default
         /// 256 MiB. Each sender may have as many as are then unused.
         total_queue_bytes(usize) => total_queue_bytes;
@@ -134,14 +120,9 @@ impl HubBuilder {
         /// Default 64 MiB; at least twice the largest frame and 1 MiB. A link that gets no more is not read until others need
         /// less.
         total_receive_bytes(usize) => total_receive_bytes;
-        /// Sets the maximum number of links per listener in handshake, hello and authentication. Default 256; further ones wait.
-        max_handshakes(usize) => max_handshakes;
-        /// Sets the maximum number of links per listener that wait for their handshake. Default 1024; further ones are rejected,
-        /// and their peers retry after a random delay.
-        handshake_backlog(usize) => handshake_backlog;
     }
 
-    /// Replaces all timeouts and limits, for tests and simulations: the fields of
+    /// Replaces all timeouts and limits, also those without a setter, for tests and simulations: the fields of
     /// [`advanced::HubSettings`](HubSettings) change with any version.
     pub fn settings(mut self, settings: HubSettings) -> Self {
         self.settings = settings;
@@ -191,8 +172,7 @@ impl HubBuilder {
 
     /// Adds a service of the hub itself, under the name in the hub's hello ([`Peer::hub`]), which is reserved for the hub. The
     /// policy `callers` replaces the hub's policy; [`Service::call`] receives the caller's name.
-    /// [`max_local_calls`](Self::max_local_calls) limits the open calls. End long-lived calls before [`Hub::drain`], which waits
-    /// for them.
+    /// One peer may have 64 open calls to the services of a hub. End long-lived calls before [`Hub::drain`], which waits for them.
     pub fn service(
         mut self,
         name: ServiceName,
