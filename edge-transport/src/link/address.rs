@@ -83,8 +83,8 @@ impl Address {
             #[cfg(feature = "ws")]
             Kind::Ws { tls, host, port, path } => {
                 let tls = if *tls { Some(options.client_tls(self)?) } else { None };
-                let dialer = super::ws::WsDialer::new(host, *port, tls, options.limits.clone())?;
-                Ok(Box::new(dialer.with_path(path)))
+                let limits = options.limits.clone();
+                Ok(Box::new(super::ws::WsDialer::new(host, *port, path, tls, limits)?))
             }
             #[cfg(feature = "quic")]
             Kind::Quic { host, port } => {

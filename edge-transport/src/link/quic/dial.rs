@@ -8,10 +8,8 @@ use quinn::{ConnectionError, TransportErrorCode};
 use super::socket::dialing_endpoint;
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
-use crate::link::address::host_and_port;
 use crate::link::description::EXPIRED;
-use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
-use crate::link::host::{addresses_of, pinned};
+use crate::link::host::Host;
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind, Protection};
 use crate::tls::ClientTls;
 
@@ -21,17 +19,13 @@ const IDLE_PING: Duration = Duration::from_secs(25);
 /// Dials a QUIC listener. Each link uses a new UDP port, so that it is not affected by the state of the previous one.
 #[derive(Debug, Clone)]
 pub(in crate::link) struct QuicDialer {
-    host: String,
-    port: u16,
+    host: Host,
     tls: ClientTls,
     limits: Limits,
-    address: String,
-    /// The only address of the host that is dialed.
-    at: Option<SocketAddr>,
 }
 
 impl QuicDialer {
-    /// Creates a dialer of a host name or address (IPv6 without brackets). QUIC requires TLS.
+    /// Creates a dialer. QUIC requires TLS.
     ///
     /// # Errors
     /// If the TLS configuration does not support TLS 1.3.
@@ -45,50 +39,29 @@ impl QuicDialer {
         if let Ok(tls) = tls.config() {
             config::client(&tls)?;
         }
-        Ok(Self {
-            host: host.to_owned(),
-            port,
-            tls: tls.clone(),
-            limits,
-            address: format!("quic://{}", host_and_port(host, port)),
-            at: None,
-        })
+        Ok(Self { host: Host::new(LinkKind::QUIC, host, port), tls: tls.clone(), limits })
     }
 
-    async fn attempt(&self) -> Result<Link, LinkError> {
-        if let Some(address) = self.at {
-            return self.attempt_at(address).await;
-        }
-        let resolved = addresses_of(&self.host, self.port)
-            .await
-            .map_err(|source| LinkError::Io { doing: format!("resolve {}", self.address), source })?;
-        self.attempt_any(resolved).await
-    }
-
-    async fn attempt_any(&self, candidates: impl IntoIterator<Item = SocketAddr>) -> Result<Link, LinkError> {
-        let outcome = first_ok(candidates, ATTEMPT_DELAY, |candidate| self.attempt_at(candidate)).await;
-        outcome.unwrap_or_else(|| Err(handshake_failed(&self.address, "the host name has no address")))
-    }
-
-    async fn attempt_at(&self, server: SocketAddr) -> Result<Link, LinkError> {
+    async fn attempt(&self, server: SocketAddr) -> Result<Link, LinkError> {
+        let failed = |cause: String| handshake_failed(self.address(), cause);
         let local: SocketAddr = match server {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
             SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
         };
         let endpoint = dialing_endpoint(local).map_err(|source| LinkError::Io {
-            doing: format!("open a UDP port for {}", self.address),
+            doing: format!("open a UDP port for {}", self.address()),
             source,
         })?;
-        let tls = self.tls.config().map_err(|error| handshake_failed(&self.address, error.to_string()))?;
+        let tls = self.tls.config().map_err(|error| failed(error.to_string()))?;
         let config = config::client(&tls)?;
         let connection = endpoint
-            .connect_with(config, server, &self.host)
-            .map_err(|error| handshake_failed(&self.address, error.to_string()))?
+            .connect_with(config, server, self.host.name())
+            .map_err(|error| failed(error.to_string()))?
             .await
-            .map_err(|error| handshake_failed(&self.address, explain(&error)))?;
+            .map_err(|error| failed(explain(&error)))?;
         let credentials = if self.tls.verifies() { credentials(&connection) } else { Credentials::None };
         if credentials.have_expired(SystemTime::now()) {
-            return Err(handshake_failed(&self.address, EXPIRED));
+            return Err(failed(EXPIRED.to_owned()));
         }
         let mut io = QuicLink::start(connection.clone(), self.limits.max_frame).await?;
         // The server verifies the client's certificate only after this end has completed the handshake.
@@ -97,10 +70,10 @@ impl QuicDialer {
                 || "the server does not support this link format".to_owned(),
                 |error| format!("the server refused: {error}"),
             );
-            return Err(handshake_failed(&self.address, cause));
+            return Err(failed(cause));
         }
         let protection = Protection::of_tls(&credentials);
-        let link = Link::new(io, LinkKind::QUIC, &*self.address, credentials).with_protection(protection);
+        let link = Link::new(io, LinkKind::QUIC, self.address(), credentials).with_protection(protection);
         Ok(link.with_idle_ping(IDLE_PING))
     }
 }
@@ -120,20 +93,19 @@ fn explain(error: &ConnectionError) -> String {
 impl Dialer for QuicDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
         let limit = self.limits.handshake_timeout;
-        tokio::time::timeout(limit, self.attempt()).await.unwrap_or_else(|_| {
-            Err(handshake_failed(&self.address, format!("timed out after {limit:?}; is UDP blocked?")))
+        let attempts = self.host.first_ok(|server| self.attempt(server));
+        tokio::time::timeout(limit, attempts).await.unwrap_or_else(|_| {
+            Err(handshake_failed(self.address(), format!("timed out after {limit:?}; is UDP blocked?")))
         })
     }
 
     fn address(&self) -> &str {
-        &self.address
+        self.host.address()
     }
 
     async fn resolve(&self) -> Result<Vec<Box<dyn Dialer>>, LinkError> {
-        pinned(&self.host, self.port, self.at, LinkKind::QUIC, |address, at| {
-            Box::new(Self { address, at: Some(at), ..self.clone() })
-        })
-        .await
+        let pinned = |host| -> Box<dyn Dialer> { Box::new(Self { host, ..self.clone() }) };
+        Ok(self.host.resolve().await?.into_iter().map(pinned).collect())
     }
 }
 
@@ -148,6 +120,7 @@ mod tests {
     use tokio::sync::Notify;
 
     use super::*;
+    use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
     use crate::link::{Lane, Listener, WireFrame, quic};
     use crate::tls::ServerTls;
 
@@ -160,7 +133,8 @@ mod tests {
         let tls = ClientTls::insecure(None).unwrap();
         let dialer = QuicDialer::new("localhost", 1, &tls, Limits::default()).unwrap();
         let accepting = async { hub.accept().await?.await };
-        let both = async { tokio::try_join!(dialer.attempt_any(candidates), accepting) };
+        let dialing = async { first_ok(candidates, ATTEMPT_DELAY, |at| dialer.attempt(at)).await.unwrap() };
+        let both = async { tokio::try_join!(dialing, accepting) };
         let limit = Duration::from_secs(20);
         tokio::time::timeout(limit, both).await.expect("within its bound").unwrap();
     }

@@ -10,6 +10,7 @@ use tokio::net::{ToSocketAddrs, lookup_host};
 
 use super::stream::QuicLink;
 use super::{config, credentials, handshake_failed};
+use crate::link::host::no_address;
 use crate::link::{Credentials, Incoming, Limits, Link, LinkError, LinkKind, Listener, Protection};
 use crate::tls::{AuthoritiesId, ServerTls};
 
@@ -109,7 +110,7 @@ pub(in crate::link) async fn bind(
         current.map_err(|error| handshake_failed(&address.to_string(), error.to_string()))?;
     let config = config::server(&latest)?;
     let failed = |source| LinkError::Io { doing: format!("listen on {address} (udp)"), source };
-    let mut outcome = Err(std::io::Error::new(std::io::ErrorKind::NotFound, "the host name has no address"));
+    let mut outcome = Err(no_address());
     for candidate in lookup_host(&address).await.map_err(failed)? {
         outcome = Endpoint::server(config.clone(), candidate);
         if outcome.is_ok() {

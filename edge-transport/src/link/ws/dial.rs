@@ -1,7 +1,6 @@
 //! The dialing side.
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use rustls_pki_types::ServerName;
@@ -13,82 +12,67 @@ use tokio_tungstenite::client_async_with_config;
 use super::meter::MeteredStream;
 use super::stream::WsLink;
 use super::{GREETING, READ_BUFFER, TLS_READ_BUFFER, config, explain, handshake_failed, timed_out};
-use crate::link::address::host_and_port;
 use crate::link::description::EXPIRED;
 use crate::link::framed::FramedStream;
-use crate::link::happy_eyeballs::{ATTEMPT_DELAY, first_ok};
-use crate::link::host::{addresses_of, pinned};
+use crate::link::host::Host;
 use crate::link::{Credentials, Dialer, Limits, Link, LinkError, LinkKind, Protection};
 use crate::tls::{ClientTls, LINK_PROTOCOL, peer_certificate};
 
 /// Dials a websocket listener.
 #[derive(Debug, Clone)]
 pub(in crate::link) struct WsDialer {
-    host: String,
-    port: u16,
-    path: String,
+    host: Host,
+    /// Also has the path, for a proxy that routes by it.
+    url: String,
     tls: Option<(ClientTls, ServerName<'static>)>,
     limits: Limits,
-    address: String,
-    /// The only address of the host that is dialed.
-    at: Option<SocketAddr>,
 }
 
 impl WsDialer {
-    /// Creates a dialer of a host name or address (IPv6 without brackets): `wss` with TLS, plain `ws` without.
+    /// Creates a dialer: `wss` with TLS, plain `ws` without. The path begins with a slash.
     ///
     /// # Errors
     /// If `tls` is set and the host is not a valid server name.
     pub(in crate::link) fn new(
         host: &str,
         port: u16,
+        path: &str,
         tls: Option<ClientTls>,
         limits: Limits,
     ) -> Result<Self, LinkError> {
         let kind = if tls.is_some() { LinkKind::WSS } else { LinkKind::WS };
-        let address = format!("{kind}://{}", host_and_port(host, port));
+        let host = Host::new(kind, host, port);
         let tls = match tls {
-            Some(tls) => Some((tls, server_name(host, &address)?)),
+            Some(tls) => Some((tls, server_name(&host)?)),
             None => None,
         };
-        Ok(Self { host: host.to_owned(), port, path: "/".to_owned(), tls, limits, address, at: None })
-    }
-
-    /// Sets the request path, for a proxy that routes by it. Default `/`.
-    pub(in crate::link) fn with_path(mut self, path: &str) -> Self {
-        let slash = if path.starts_with('/') { "" } else { "/" };
-        self.path = format!("{slash}{path}");
-        self
-    }
-
-    const fn kind(&self) -> LinkKind {
-        if self.tls.is_some() { LinkKind::WSS } else { LinkKind::WS }
+        Ok(Self { url: format!("{}{path}", host.address()), host, tls, limits })
     }
 
     async fn attempt(&self) -> Result<Link, LinkError> {
-        let failed = |cause: String| handshake_failed(self.kind(), &self.address, cause);
+        let failed = |cause: String| handshake_failed(self.host.kind(), self.address(), cause);
         let tls = match &self.tls {
             Some((tls, name)) => {
                 Some((tls.config().map_err(|error| failed(error.to_string()))?, tls.verifies(), name))
             }
             None => None,
         };
-        let stream = self
-            .connect()
-            .await
-            .map_err(|source| LinkError::Io { doing: format!("connect to {}", self.address), source })?;
+        let connect = async |server| {
+            let refused = |source| LinkError::Io { doing: format!("connect to {}", self.address()), source };
+            TcpStream::connect(server).await.map_err(refused)
+        };
+        let stream = self.host.first_ok(connect).await?;
         // Without TCP_NODELAY the kernel delays small writes of the handshake and of every call.
         let _ = stream.set_nodelay(true);
-        // The library requires a whole URL and reads host and path from it.
-        let request = format!("{}://{}{}", self.kind(), host_and_port(&self.host, self.port), self.path);
+        // The library reads host and path from the URL.
         let config = |read_buffer| Some(config(self.limits.max_frame, read_buffer));
         let Some((tls, verifies, name)) = tls else {
             let config = config(READ_BUFFER);
-            let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
+            let (socket, _) = client_async_with_config(&self.url, MeteredStream::new(stream), config)
                 .await
                 .map_err(|e| failed(explain(e)))?;
             let io = WsLink::new(socket, self.limits.max_frame);
-            let link = Link::new(io, LinkKind::WS, &*self.address, Credentials::None);
+            let link = Link::new(io, LinkKind::WS, self.address(), Credentials::None);
             return Ok(link.with_idle_ping(self.limits.idle_ping));
         };
         let connect = TlsConnector::from(tls).connect(name.clone(), stream);
@@ -107,45 +91,34 @@ impl WsDialer {
                 return Err(failed(format!("the server greets with {greeting}; expected {GREETING}")));
             }
             let io = FramedStream::new(stream, self.limits.max_frame);
-            Link::new(io, LinkKind::WSS, &*self.address, credentials)
+            Link::new(io, LinkKind::WSS, self.address(), credentials)
         } else {
             let config = config(TLS_READ_BUFFER);
-            let (socket, _) = client_async_with_config(request, MeteredStream::new(stream), config)
+            let (socket, _) = client_async_with_config(&self.url, MeteredStream::new(stream), config)
                 .await
                 .map_err(|e| failed(explain(e)))?;
             let io = WsLink::new(socket, self.limits.max_frame);
-            Link::new(io, LinkKind::WSS, &*self.address, credentials)
+            Link::new(io, LinkKind::WSS, self.address(), credentials)
         };
         Ok(link.with_protection(protection).with_idle_ping(self.limits.idle_ping))
-    }
-
-    async fn connect(&self) -> io::Result<TcpStream> {
-        let candidates = match self.at {
-            Some(address) => vec![address],
-            None => addresses_of(&self.host, self.port).await?,
-        };
-        let no_address = || Err(io::Error::new(io::ErrorKind::NotFound, "the host name has no address"));
-        first_ok(candidates, ATTEMPT_DELAY, TcpStream::connect).await.unwrap_or_else(no_address)
     }
 }
 
 #[async_trait::async_trait]
 impl Dialer for WsDialer {
     async fn dial(&self) -> Result<Link, LinkError> {
-        tokio::time::timeout(self.limits.handshake_timeout, self.attempt())
-            .await
-            .unwrap_or_else(|_| Err(handshake_failed(self.kind(), &self.address, timed_out(&self.limits))))
+        tokio::time::timeout(self.limits.handshake_timeout, self.attempt()).await.unwrap_or_else(|_| {
+            Err(handshake_failed(self.host.kind(), self.address(), timed_out(&self.limits)))
+        })
     }
 
     fn address(&self) -> &str {
-        &self.address
+        self.host.address()
     }
 
     async fn resolve(&self) -> Result<Vec<Box<dyn Dialer>>, LinkError> {
-        pinned(&self.host, self.port, self.at, self.kind(), |address, at| {
-            Box::new(Self { address, at: Some(at), ..self.clone() })
-        })
-        .await
+        let pinned = |host| -> Box<dyn Dialer> { Box::new(Self { host, ..self.clone() }) };
+        Ok(self.host.resolve().await?.into_iter().map(pinned).collect())
     }
 }
 
@@ -159,9 +132,10 @@ fn tls_cause(error: &io::Error) -> String {
     }
 }
 
-fn server_name(name: &str, address: &str) -> Result<ServerName<'static>, LinkError> {
+fn server_name(host: &Host) -> Result<ServerName<'static>, LinkError> {
+    let name = host.name();
     ServerName::try_from(name.to_owned()).map_err(|_| LinkError::Address {
-        address: address.to_owned(),
+        address: host.address().to_owned(),
         cause: format!("{name:?} is not a valid server name: expected a DNS name or an IP address"),
     })
 }
