@@ -6,10 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use crate::link::Credentials;
 use crate::name::{InvalidName, PeerId};
+use crate::reload::lines::{self, hex};
 use crate::reload::{FileError, Input, Reloading};
-
-/// Maximum number of lines of a deny list.
-const MAX_LINES: usize = 200_000;
 
 /// Longest serial number in bytes (RFC 5280 section 4.1.2.2).
 const MAX_SERIAL: usize = 20;
@@ -64,7 +62,8 @@ impl DenyList {
             of.get().map_or(Ok(()), |hub| entries.check_hub(hub, &from))?;
             Ok(entries)
         };
-        Ok(Self { entries: Arc::new(Reloading::open(vec![input], |_| Vec::new(), make)?), path, hub })
+        let (entries, outcome) = Reloading::open((vec![input], Box::new(make)), |_| Vec::new());
+        outcome.map(|()| Self { entries: Arc::new(entries), path, hub })
     }
 
     /// Refuses entries for the hub's own name, now and after each reload.
@@ -128,52 +127,33 @@ impl Entries {
 
 fn parse(text: &[u8], path: &Path) -> Result<Entries, FileError> {
     let mut entries = Entries::default();
-    for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
-        if index >= MAX_LINES {
-            return Err(FileError::TooManyLines { kind: KIND, path: path.to_owned(), max: MAX_LINES });
-        }
-        let refused =
-            |cause: String| FileError::Line { kind: KIND, path: path.to_owned(), line: index + 1, cause };
-        let line = std::str::from_utf8(line).map_err(|_| refused("it is not UTF-8".to_owned()))?.trim_ascii();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        if let Some(serial) = line.strip_prefix("serial:") {
+    for line in lines::entries(KIND, path, text) {
+        let line = line?;
+        if let Some(serial) = line.text.strip_prefix("serial:") {
             let serial =
                 hex(serial).map(|bytes| bytes.into_iter().skip_while(|byte| *byte == 0).collect::<Vec<_>>());
             let serial = serial.filter(|serial| (1..=MAX_SERIAL).contains(&serial.len()));
             let expected = "expected serial: and 1 to 40 hexadecimal digits, as in `openssl x509 -serial`";
-            entries.serials.insert(serial.ok_or_else(|| refused(expected.to_owned()))?);
-        } else if let Some(digest) = line.strip_prefix("sha256:") {
+            entries.serials.insert(serial.ok_or_else(|| line.refused(expected))?);
+        } else if let Some(digest) = line.text.strip_prefix("sha256:") {
             let digest = hex(digest).and_then(|bytes| bytes.try_into().ok());
             let expected =
                 "expected sha256: and 64 hexadecimal digits, as in `openssl x509 -fingerprint -sha256`";
-            entries.fingerprints.insert(digest.ok_or_else(|| refused(expected.to_owned()))?);
+            entries.fingerprints.insert(digest.ok_or_else(|| line.refused(expected))?);
         } else {
             // A mistyped prefix, or a fingerprint without one, is a valid name that no peer has: it would deny nothing.
-            if line.contains(':') && !line.contains("://") {
+            if line.text.contains(':') && !line.text.contains("://") {
                 let expected =
                     "expected serial: or sha256: in lower case before digits, or a peer's name without `:`";
-                return Err(refused(expected.to_owned()));
+                return Err(line.refused(expected));
             }
-            let name = PeerId::new(line).map_err(|cause: InvalidName| {
-                refused(format!("expected a peer's name, serial:HEX or sha256:HEX; {cause}"))
+            let name = PeerId::new(line.text).map_err(|cause: InvalidName| {
+                line.refused(format!("expected a peer's name, serial:HEX or sha256:HEX; {cause}"))
             })?;
             entries.names.insert(name);
         }
     }
     Ok(entries)
-}
-
-/// Decodes hexadecimal digits, with or without colons between bytes. An odd number of digits has a leading zero.
-fn hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Vec<u8> = text.trim_ascii().bytes().filter(|byte| *byte != b':').collect();
-    let nibble = |digit: &u8| char::from(*digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
-    let nibbles: Vec<u8> = digits.iter().map(nibble).collect::<Option<_>>()?;
-    let odd = nibbles.len() % 2;
-    let first = nibbles.get(..odd)?.iter().copied();
-    let rest = nibbles.get(odd..)?.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]);
-    Some(first.chain(rest).collect())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 mod error;
 mod expiry;
+pub(crate) mod lines;
 mod renewable;
 pub(crate) mod watch;
 
@@ -106,44 +107,20 @@ struct FileState {
 }
 
 impl<T: Send + Sync, E: From<FileError> + Display> Reloading<T, E> {
-    /// Reads the files and creates the first value.
-    pub(crate) fn open(
-        inputs: Vec<Input>,
-        expiries: fn(&T) -> Expiries,
-        make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync + 'static,
-    ) -> Result<Self, E> {
-        let (new, outcome) = Self::read(inputs, expiries, make);
-        outcome.map(|()| new)
-    }
-
-    /// Reads the files. If they are invalid, there is no value until a check finds valid ones.
-    pub(crate) fn open_when_valid(
-        inputs: Vec<Input>,
-        expiries: fn(&T) -> Expiries,
-        make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync + 'static,
-    ) -> Self {
-        let (new, outcome) = Self::read(inputs, expiries, make);
-        if let Err(error) = outcome {
-            // The first check reads the files again, and reports the error.
-            *new.value() = Err(error.to_string());
-        }
-        new
-    }
-
-    fn read(
-        inputs: Vec<Input>,
-        expiries: fn(&T) -> Expiries,
-        make: impl Fn(&[Vec<u8>]) -> Result<T, E> + Send + Sync + 'static,
-    ) -> (Self, Result<(), E>) {
+    /// Reads the files and creates the first value. If they are invalid, there is no value until a check finds valid ones.
+    pub(crate) fn open((inputs, make): Recipe<T, E>, expiries: fn(&T) -> Expiries) -> (Self, Result<(), E>) {
         let (current, state) = (RwLock::new(Err(String::new())), Mutex::default());
-        let new =
-            Self { inputs, make: Box::new(make), expiries, current, state, generation: AtomicU64::new(0) };
+        let new = Self { inputs, make, expiries, current, state, generation: AtomicU64::new(0) };
         let outcome = read_all(&new.inputs).map_err(E::from).and_then(|contents| {
             *new.value() = Ok(Arc::new((new.make)(&contents)?));
             let found = Some(fingerprint(&contents));
             *new.state() = FileState { in_use: found, last_read: found, invalid: None };
             Ok(())
         });
+        if let Err(error) = &outcome {
+            // The first check reads the files again, and reports the error.
+            *new.value() = Err(error.to_string());
+        }
         (new, outcome)
     }
 
@@ -254,15 +231,13 @@ mod tests {
 
     fn open(paths: &[PathBuf]) -> Reloading<String, Refused> {
         let inputs = paths.iter().map(|path| Input { kind: "half", path: path.clone() }).collect();
-        Reloading::open(
-            inputs,
-            |_| Expiries::new(),
-            |halves| match halves {
-                [one, other] if one == other => Ok(String::from_utf8_lossy(one).into_owned()),
-                _ => Err(Refused("not a pair".to_owned())),
-            },
-        )
-        .unwrap()
+        let make = |halves: &[Vec<u8>]| match halves {
+            [one, other] if one == other => Ok(String::from_utf8_lossy(one).into_owned()),
+            _ => Err(Refused("not a pair".to_owned())),
+        };
+        let (pair, outcome) = Reloading::open((inputs, Box::new(make)), |_| Expiries::new());
+        outcome.unwrap();
+        pair
     }
 
     #[derive(Debug)]
@@ -323,14 +298,12 @@ mod tests {
         let path = directory.path().join("one");
         let is_correct = Arc::new(AtomicBool::new(false));
         let (clock, inputs) = (Arc::clone(&is_correct), vec![Input { kind: "half", path: path.clone() }]);
-        let one = Reloading::open_when_valid(
-            inputs,
-            |_| Expiries::new(),
-            move |contents| match (contents, clock.load(Ordering::Relaxed)) {
-                ([one], true) => Ok(one.clone()),
-                _ => Err(Refused("the clock is wrong".to_owned())),
-            },
-        );
+        let make = move |contents: &[Vec<u8>]| match (contents, clock.load(Ordering::Relaxed)) {
+            ([one], true) => Ok(one.clone()),
+            _ => Err(Refused("the clock is wrong".to_owned())),
+        };
+        let (one, outcome) = Reloading::open((inputs, Box::new(make)), |_| Expiries::new());
+        assert!(outcome.unwrap_err().0.contains("cannot read half"));
         assert!(one.current().unwrap_err().contains("cannot read half") && one.is_invalid());
         assert!(matches!(one.check(), Some(ReloadEvent::Unusable { cause, .. }) if cause.contains("half")));
         assert_eq!(one.check(), None, "reported once");

@@ -83,14 +83,15 @@ impl ClientTls {
     /// # Errors
     /// [`TlsError`], which names the file and what to do. Authorities are required.
     pub fn open(paths: TlsPaths) -> Result<Self, TlsError> {
-        Ok(Self { source: ClientSource::Files(TlsFiles::client(paths)?), verifies: true })
+        let (files, outcome) = TlsFiles::client(paths);
+        outcome.map(|()| Self { source: ClientSource::Files(files), verifies: true })
     }
 
     /// Uses files that may be missing or invalid for now: dialing fails until a [`FileWatch`](crate::reload::FileWatch) has
     /// found valid ones.
     #[must_use]
     pub fn open_when_valid(paths: TlsPaths) -> Self {
-        Self { source: ClientSource::Files(TlsFiles::client_when_valid(paths)), verifies: true }
+        Self { source: ClientSource::Files(TlsFiles::client(paths).0), verifies: true }
     }
 
     /// Uses the files of an end that renews its own certificate: those that it was given, and those in which it keeps the
@@ -100,7 +101,7 @@ impl ClientTls {
     /// cannot be used. A renewed file that is missing or invalid is no error.
     #[must_use]
     pub fn renewable(given: TlsPaths, renewed: TlsPaths, name: PeerId) -> Self {
-        let [given, renewed] = [given, renewed].map(TlsFiles::client_when_valid);
+        let [given, renewed] = [given, renewed].map(|paths| TlsFiles::client(paths).0);
         RenewableFiles::new(given, renewed, name).into()
     }
 

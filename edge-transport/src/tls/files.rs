@@ -83,21 +83,17 @@ pub(crate) type ServerFiles = TlsFiles<ServerConfig>;
 pub(crate) type ClientFiles = TlsFiles<ClientConfig>;
 
 impl TlsFiles<ServerConfig> {
-    /// Reads the files of [`ServerTls::open`](super::ServerTls::open).
-    pub(super) fn server(paths: TlsPaths, clients: ClientAuth) -> Result<Self, TlsError> {
-        let lists = list_recipe(&paths).map(|(inputs, make)| Reloading::open(inputs, next_update, make));
-        let lists = lists.transpose()?.map(Arc::new);
-        let (inputs, make) = server_recipe(paths, clients, lists.clone());
-        Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?), lists })
-    }
-
-    /// Reads the files of [`ServerTls::open_when_valid`](super::ServerTls::open_when_valid).
-    pub(super) fn server_when_valid(paths: TlsPaths, clients: ClientAuth) -> Self {
-        let lists =
-            list_recipe(&paths).map(|(inputs, make)| Reloading::open_when_valid(inputs, next_update, make));
-        let lists = lists.map(Arc::new);
-        let (inputs, make) = server_recipe(paths, clients, lists.clone());
-        Self { reloading: Arc::new(Reloading::open_when_valid(inputs, expiries, make)), lists }
+    /// Reads the files. If they are invalid, there is no configuration until a check finds valid ones.
+    pub(super) fn server(paths: TlsPaths, clients: ClientAuth) -> (Self, Result<(), TlsError>) {
+        let lists = list_recipe(&paths).map(|recipe| Reloading::open(recipe, next_update));
+        let (lists, outcome) =
+            lists.map_or((None, Ok(())), |(lists, outcome)| (Some(Arc::new(lists)), outcome));
+        let configure = {
+            let lists = lists.clone();
+            move |identity: &Identity| server::configuration(identity, clients, lists.clone())
+        };
+        let (files, next) = Self::open(paths, lists, configure);
+        (files, outcome.and(next))
     }
 
     /// The current configuration, and the authorities that it verifies clients with.
@@ -134,29 +130,10 @@ impl TlsFiles<ServerConfig> {
 }
 
 impl TlsFiles<ClientConfig> {
-    /// Reads the files of [`ClientTls::open`](super::ClientTls::open).
-    pub(super) fn client(paths: TlsPaths) -> Result<Self, TlsError> {
-        let (inputs, make) = client_recipe(paths);
-        Ok(Self { reloading: Arc::new(Reloading::open(inputs, expiries, make)?), lists: None })
+    /// Reads the files. If they are invalid, there is no configuration until a check finds valid ones.
+    pub(super) fn client(paths: TlsPaths) -> (Self, Result<(), TlsError>) {
+        Self::open(paths, None, |identity| client::client_config(identity).map(|config| (config, None)))
     }
-
-    /// Reads the files of [`ClientTls::open_when_valid`](super::ClientTls::open_when_valid).
-    pub(super) fn client_when_valid(paths: TlsPaths) -> Self {
-        let (inputs, make) = client_recipe(paths);
-        Self { reloading: Arc::new(Reloading::open_when_valid(inputs, expiries, make)), lists: None }
-    }
-}
-
-fn server_recipe(
-    paths: TlsPaths,
-    clients: ClientAuth,
-    lists: Option<ReloadedLists>,
-) -> Recipe<Loaded<ServerConfig>, TlsError> {
-    recipe(paths, move |identity| server::configuration(identity, clients, lists.clone()))
-}
-
-fn client_recipe(paths: TlsPaths) -> Recipe<Loaded<ClientConfig>, TlsError> {
-    recipe(paths, |identity| client::client_config(identity).map(|config| (config, None)))
 }
 
 /// Returns the files of the revocation lists, if there are any, and the function that reads them.
@@ -173,36 +150,6 @@ fn list_recipe(paths: &TlsPaths) -> Option<Recipe<(PathBuf, RevocationLists), Tl
         }
     };
     Some((inputs, Box::new(make)))
-}
-
-/// Returns the files to read, and the function that creates the configuration from their contents.
-fn recipe<C>(
-    paths: TlsPaths,
-    configure: impl Fn(&Identity) -> Result<(Arc<C>, Option<Arc<ClientVerifier>>), TlsError>
-    + Send
-    + Sync
-    + 'static,
-) -> Recipe<Loaded<C>, TlsError> {
-    let mut inputs = Vec::new();
-    if let Some((chain, key)) = &paths.certificate {
-        inputs.push(Input { kind: "certificate chain", path: chain.clone() });
-        inputs.push(Input { kind: "private key", path: key.clone() });
-    }
-    if let Some(authorities) = &paths.authorities {
-        inputs.push(Input { kind: "CA certificates", path: authorities.clone() });
-    }
-    let names: Vec<String> = inputs.iter().map(|input| input.path.display().to_string()).collect();
-    let make = move |contents: &[Vec<u8>]| {
-        let mut pem = contents.iter().zip(&names).map(|(text, from)| Pem { text, from });
-        let pair = match &paths.certificate {
-            Some(_) => pem.next().zip(pem.next()),
-            None => None,
-        };
-        let identity = Identity::assemble(pair, pem.next())?;
-        let (config, verifier) = configure(&identity)?;
-        Ok(Loaded { config, verifier, identity, paths: paths.clone() })
-    };
-    (inputs, Box::new(make))
 }
 
 impl<C> TlsFiles<C> {
@@ -228,6 +175,37 @@ fn next_update((file, lists): &(PathBuf, RevocationLists)) -> Expiries {
 }
 
 impl<C: Send + Sync + 'static> TlsFiles<C> {
+    fn open(
+        paths: TlsPaths,
+        lists: Option<ReloadedLists>,
+        configure: impl Fn(&Identity) -> Result<(Arc<C>, Option<Arc<ClientVerifier>>), TlsError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> (Self, Result<(), TlsError>) {
+        let mut inputs = Vec::new();
+        if let Some((chain, key)) = &paths.certificate {
+            inputs.push(Input { kind: "certificate chain", path: chain.clone() });
+            inputs.push(Input { kind: "private key", path: key.clone() });
+        }
+        if let Some(authorities) = &paths.authorities {
+            inputs.push(Input { kind: "CA certificates", path: authorities.clone() });
+        }
+        let names: Vec<String> = inputs.iter().map(|input| input.path.display().to_string()).collect();
+        let make = move |contents: &[Vec<u8>]| {
+            let mut pem = contents.iter().zip(&names).map(|(text, from)| Pem { text, from });
+            let pair = match &paths.certificate {
+                Some(_) => pem.next().zip(pem.next()),
+                None => None,
+            };
+            let identity = Identity::assemble(pair, pem.next())?;
+            let (config, verifier) = configure(&identity)?;
+            Ok(Loaded { config, verifier, identity, paths: paths.clone() })
+        };
+        let (reloading, outcome) = Reloading::open((inputs, Box::new(make)), expiries);
+        (Self { reloading: Arc::new(reloading), lists }, outcome)
+    }
+
     /// The current configuration.
     ///
     /// # Errors
@@ -276,7 +254,7 @@ mod tests {
     #[test]
     fn names_the_missing_file() {
         let paths = TlsPaths::default().with_certificate("/nowhere/tls.crt", "k").with_authorities("a");
-        let error = ClientFiles::client(paths).unwrap_err().to_string();
+        let error = ClientFiles::client(paths).1.unwrap_err().to_string();
         assert!(error.contains("certificate chain /nowhere/tls.crt"), "{error}");
     }
 }

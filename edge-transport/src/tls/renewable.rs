@@ -65,7 +65,7 @@ mod tests {
         write(&authority, "ca", 2090);
         let open = |path| {
             let paths = TlsPaths::default().with_certificate(path, path).with_authorities(&authority);
-            ClientFiles::client_when_valid(paths)
+            ClientFiles::client(paths).0
         };
         let files = RenewableFiles::new(open(&given), open(&renewed), PeerId::new("edge-1").unwrap());
         let watch = FileWatch::new().client(&ClientTls::from(files.clone()));
@@ -119,7 +119,7 @@ mod tests {
         write(&renewed, "edge-1", 2060);
         let open = |path| {
             let paths = TlsPaths::default().with_certificate(path, path).with_authorities(&renewed);
-            ClientFiles::client_when_valid(paths)
+            ClientFiles::client(paths).0
         };
         let files = RenewableFiles::new(open(&given), open(&renewed), PeerId::new("edge-1").unwrap());
         assert!(files.is_renewed() && files.current().config().is_ok());

@@ -68,14 +68,15 @@ impl ServerTls {
     /// [`TlsError`], which names the file and what to do. A certificate is required, and authorities unless `clients` is
     /// [`ClientAuth::None`].
     pub fn open(paths: TlsPaths, clients: ClientAuth) -> Result<Self, TlsError> {
-        Ok(Self(Source::Files(ServerFiles::server(paths, clients)?)))
+        let (files, outcome) = ServerFiles::server(paths, clients);
+        outcome.map(|()| Self(Source::Files(files)))
     }
 
     /// Uses files that may be missing or invalid for now: handshakes fail until a [`FileWatch`](crate::reload::FileWatch) has
     /// found valid ones.
     #[must_use]
     pub fn open_when_valid(paths: TlsPaths, clients: ClientAuth) -> Self {
-        Self(Source::Files(ServerFiles::server_when_valid(paths, clients)))
+        Self(Source::Files(ServerFiles::server(paths, clients).0))
     }
 
     /// The configuration for the next handshake.

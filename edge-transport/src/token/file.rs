@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use super::{Token, TokenRefused, TokenVerifier, ct_eq};
 use crate::name::{InvalidName, PeerId};
-use crate::reload::{FileError, Input, Recipe, Reloading};
+use crate::reload::lines::{self, hex};
+use crate::reload::{FileError, Input, Reloading};
 use crate::tls::sha256;
-
-/// Maximum number of lines of a token file.
-const MAX_LINES: usize = 200_000;
 
 /// Hexadecimal digits of a SHA-256.
 const DIGEST_DIGITS: usize = 64;
@@ -45,16 +43,25 @@ impl TokenFile {
     /// # Errors
     /// If the file is not readable, or a line is not a name and a digest.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FileError> {
-        let (inputs, make) = recipe(path.as_ref());
-        Ok(Self { digests: Arc::new(Reloading::open(inputs, |_| Vec::new(), make)?) })
+        let (file, outcome) = Self::read(path.as_ref());
+        outcome.map(|()| file)
     }
 
     /// Reads a file that may be missing or invalid for now: tokens cannot be verified until a
     /// [`FileWatch`](crate::reload::FileWatch) has found a valid one.
     #[must_use]
     pub fn open_when_valid(path: impl AsRef<Path>) -> Self {
-        let (inputs, make) = recipe(path.as_ref());
-        Self { digests: Arc::new(Reloading::open_when_valid(inputs, |_| Vec::new(), make)) }
+        Self::read(path.as_ref()).0
+    }
+
+    fn read(path: &Path) -> (Self, Result<(), FileError>) {
+        let path = path.to_owned();
+        let input = Input { kind: "tokens", path: path.clone() };
+        let make = move |contents: &[Vec<u8>]| {
+            contents.first().map_or_else(|| Ok(Digests::new()), |text| parse(text, &path))
+        };
+        let (digests, outcome) = Reloading::open((vec![input], Box::new(make)), |_| Vec::new());
+        (Self { digests: Arc::new(digests) }, outcome)
     }
 
     /// Number of names with a token.
@@ -62,16 +69,6 @@ impl TokenFile {
     pub fn names(&self) -> usize {
         self.digests.current().map_or(0, |digests| digests.len())
     }
-}
-
-/// Returns the file to read, and the function that reads its content.
-fn recipe(path: &Path) -> Recipe<Digests, FileError> {
-    let path = path.to_owned();
-    let input = Input { kind: "tokens", path: path.clone() };
-    let make = move |contents: &[Vec<u8>]| {
-        contents.first().map_or_else(|| Ok(Digests::new()), |text| parse(text, &path))
-    };
-    (vec![input], Box::new(make))
 }
 
 #[async_trait::async_trait]
@@ -97,17 +94,11 @@ impl TokenVerifier for TokenFile {
 }
 
 fn parse(text: &[u8], path: &Path) -> Result<Digests, FileError> {
-    let refused =
-        |line: usize, cause: String| FileError::Line { kind: KIND, path: path.to_owned(), line, cause };
     let mut digests = Digests::new();
-    for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
-        let number = index + 1;
-        if index >= MAX_LINES {
-            return Err(FileError::TooManyLines { kind: KIND, path: path.to_owned(), max: MAX_LINES });
-        }
-        let line = std::str::from_utf8(line).map_err(|_| refused(number, "it is not UTF-8".to_owned()))?;
-        let mut words = line.split_ascii_whitespace();
-        let Some(name) = words.next().filter(|word| !word.starts_with('#')) else { continue };
+    for line in lines::entries(KIND, path, text) {
+        let line = line?;
+        let mut words = line.text.split_ascii_whitespace();
+        let name = words.next().unwrap_or_default();
         let name = PeerId::new(name).map_err(|cause: InvalidName| {
             // The first word may be a token by mistake: the error must not contain its characters.
             let problem = match cause {
@@ -116,30 +107,21 @@ fn parse(text: &[u8], path: &Path) -> Result<Digests, FileError> {
                 }
                 _ => "a character other than letters, digits and any of `-_.:/@`".to_owned(),
             };
-            refused(number, format!("the first word is not a peer's name: it has {problem}"))
+            line.refused(format!("the first word is not a peer's name: it has {problem}"))
         })?;
         let digest = match (words.next(), words.next()) {
-            (Some(digest), None) => hex(digest),
+            (Some(digest), None) if digest.len() == DIGEST_DIGITS => {
+                hex(digest).and_then(|bytes| bytes.try_into().ok())
+            }
             _ => None,
         };
         let digest = digest.ok_or_else(|| {
             let expected = "a name, a space, and the SHA-256 of the token as 64 hexadecimal digits: printf %s TOKEN | sha256sum";
-            refused(number, format!("expected {expected}"))
+            line.refused(format!("expected {expected}"))
         })?;
         digests.entry(name).or_default().push(digest);
     }
     Ok(digests)
-}
-
-fn hex(text: &str) -> Option<[u8; 32]> {
-    if text.len() != DIGEST_DIGITS || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut digest = [0; 32];
-    for (at, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
-    }
-    Some(digest)
 }
 
 #[cfg(test)]
