@@ -6,16 +6,17 @@
 //! Every link guarantees:
 //! - frames of one [`Lane`] arrive in the order in which they were sent, whole, and at most once;
 //! - [`Sink::poll_ready`] is pending while [`SEND_BUFFER`] bytes wait for the network, so that memory is limited to that buffer
-//!   plus one frame; a frame above the largest size is refused by `start_send` and does not affect the next;
+//!   plus one frame, at a dialing end of QUIC two; a frame above the largest size is refused by `start_send` and does not
+//!   affect the next;
 //! - nothing is sent before `poll_flush` or a full buffer: feed all frames, then flush once;
 //! - after `poll_close` the other end reads `None`; a link that is dropped without it yields [`LinkError::Lost`]
 //!   there. Some kinds cannot be read after closing: read all frames before. Closing may wait until the other end
 //!   has read everything and dropped the link: use a timeout.
 //!
-//! Memory per link: idle, a few KiB and the kind's own state (see its module); sending, at most [`SEND_BUFFER`] and one frame;
-//! receiving, at most one unfinished frame (over QUIC four, and in its receive window 1 MiB, at a dialing end 4 MiB). A hub
-//! limits both further ([`FrameLink::limit_receiving`]). Until it has admitted the peer, a link holds at most 20 KiB, over QUIC
-//! 48 KiB. Memory for a frame is used as its bytes arrive, not for an announced length.
+//! Memory per link: idle, a few KiB and the kind's own state (see its module); sending, at most [`SEND_BUFFER`] and one frame (at
+//! a dialing end of QUIC two); receiving, at most one unfinished frame (over QUIC four, and in its receive window 1 MiB, at a
+//! dialing end 4 MiB). A hub limits both further ([`FrameLink::limit_receiving`]). Until it has admitted the peer, a link holds
+//! at most 20 KiB, over QUIC 48 KiB. Memory for a frame is used as its bytes arrive, not for an announced length.
 //!
 //! The suite `conformance` (feature `testing`) checks these guarantees on any implementation.
 

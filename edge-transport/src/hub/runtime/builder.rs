@@ -172,7 +172,7 @@ impl HubBuilder {
 
     /// Adds a service of the hub itself, under the name in the hub's hello ([`Peer::hub`]), which is reserved for the hub. The
     /// policy `callers` replaces the hub's policy; [`Service::call`] receives the caller's name.
-    /// One peer may have 64 open calls to the services of a hub. End long-lived calls before [`Hub::drain`], which waits for them.
+    /// One peer may have 64 open calls to a hub's own services. End long-lived calls before [`Hub::drain`], which waits for them.
     pub fn service(
         mut self,
         name: ServiceName,

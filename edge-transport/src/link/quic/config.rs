@@ -9,8 +9,9 @@ use quinn::{ClientConfig, ServerConfig, TransportConfig, VarInt};
 use super::{ALPN, STREAMS};
 use crate::link::LinkError;
 
-/// Maximum number of unread bytes of one stream.
-const STREAM_WINDOW: u32 = 1 << 20;
+/// Maximum number of unread bytes of one stream at a dialing end, and at an accepting one. The other streams have the rest of the
+/// window for all.
+pub(super) const STREAM_WINDOW: (u32, u32) = (1 << 20, 768 << 10);
 
 /// Maximum number of unread bytes of all streams at a dialing end.
 const RECEIVE_WINDOW: u32 = 4 << 20;
@@ -33,12 +34,12 @@ const BACKLOG: usize = 1024;
 /// Bytes buffered for one waiting connection, and for all of them.
 const BACKLOG_BYTES: (u64, u64) = (64 << 10, 8 << 20);
 
-fn transport(window: u32, send_window: u64) -> TransportConfig {
+fn transport(stream_window: u32, window: u32, send_window: u64) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .max_concurrent_uni_streams(VarInt::from_u32(STREAMS + 2))
-        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .stream_receive_window(VarInt::from_u32(stream_window))
         .receive_window(VarInt::from_u32(window))
         .send_window(send_window)
         .datagram_receive_buffer_size(None)
@@ -55,7 +56,7 @@ pub(super) fn server(tls: &rustls::ServerConfig) -> Result<ServerConfig, LinkErr
         .max_incoming(BACKLOG)
         .incoming_buffer_size(BACKLOG_BYTES.0)
         .incoming_buffer_size_total(BACKLOG_BYTES.1)
-        .transport_config(Arc::new(transport(UNADMITTED_WINDOW, SEND_WINDOW.1)));
+        .transport_config(Arc::new(transport(STREAM_WINDOW.1, UNADMITTED_WINDOW, SEND_WINDOW.1)));
     Ok(config)
 }
 
@@ -79,7 +80,7 @@ pub(super) fn client(tls: &rustls::ClientConfig) -> Result<ClientConfig, LinkErr
     tls.enable_early_data = false;
     let crypto = QuicClientConfig::try_from(tls).map_err(|error| unusable(&error))?;
     let mut config = ClientConfig::new(Arc::new(crypto));
-    config.transport_config(Arc::new(transport(RECEIVE_WINDOW, SEND_WINDOW.0)));
+    config.transport_config(Arc::new(transport(STREAM_WINDOW.0, RECEIVE_WINDOW, SEND_WINDOW.0)));
     Ok(config)
 }
 

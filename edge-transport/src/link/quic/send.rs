@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures_util::FutureExt;
 use quinn::{Connection, SendStream, WriteError};
 
@@ -15,6 +15,9 @@ use crate::link::{Lane, LinkError, SEND_BUFFER, WireFrame};
 
 /// Maximum number of open lanes, with or without a dedicated stream.
 const MAX_LANES: usize = 1 << 16;
+
+/// Maximum number of bytes of a large frame that are written before all other streams.
+const LARGE_TURN: usize = 16 << 10;
 
 /// An outgoing stream and its queue.
 struct Outgoing {
@@ -71,6 +74,22 @@ impl Outgoing {
         }
         Ok(written_bytes)
     }
+
+    /// Writes at most [`LARGE_TURN`] queued bytes, and returns how many. The next [`write`](Self::write) reports an error.
+    fn write_turn(&mut self, cx: &mut Context<'_>) -> usize {
+        let Some(first) = self.waiting.front_mut() else { return 0 };
+        let mut turn = [first.slice(..first.len().min(LARGE_TURN))];
+        let Poll::Ready(Ok(written)) = pin!(self.stream.write_chunks(&mut turn)).poll(cx) else { return 0 };
+        first.advance(written.bytes);
+        if first.is_empty() {
+            self.waiting.pop_front();
+        }
+        written.bytes
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.waiting.iter().map(Bytes::len).sum()
+    }
 }
 
 /// The stream of an open lane.
@@ -89,6 +108,11 @@ pub(super) struct Sender {
     busy: Vec<u64>,
     /// Streams whose last frame is queued but not yet written.
     closing: Vec<Outgoing>,
+    /// Such a stream whose last frame is larger than [`SEND_BUFFER`]: frames on other streams overtake it. Only at a dialing end:
+    /// an accepting end closes a link if any frame waits for too long.
+    large: Option<Outgoing>,
+    /// Whether `large` is written before the other streams. Alternates, since the first one takes what the windows allow.
+    large_first: bool,
     /// Bytes queued in all streams.
     waiting: usize,
     /// Streams opened so far.
@@ -118,6 +142,8 @@ impl Sender {
             open: HashMap::new(),
             busy: Vec::new(),
             closing: Vec::new(),
+            large: None,
+            large_first: false,
             waiting: 1,
             opened: 2,
             max_frame,
@@ -127,8 +153,9 @@ impl Sender {
         })
     }
 
-    pub(super) const fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.waiting < SEND_BUFFER
+            || self.waiting - self.large.as_ref().map_or(0, Outgoing::waiting_bytes) < SEND_BUFFER
     }
 
     /// Bytes queued in all streams.
@@ -172,7 +199,7 @@ impl Sender {
                             self.busy.push(lane);
                         }
                     } else if let Some(LaneStream::Dedicated(outgoing)) = self.open.remove(&lane) {
-                        self.closing.push(outgoing);
+                        self.close(outgoing, added);
                     }
                     added
                 }
@@ -217,7 +244,7 @@ impl Sender {
         let added = outgoing.push(frame, self.max_frame)?;
         outgoing.last = last;
         if last {
-            self.closing.push(outgoing);
+            self.close(outgoing, added);
         } else {
             self.busy.push(lane);
             self.open.insert(lane, LaneStream::Dedicated(outgoing));
@@ -225,10 +252,24 @@ impl Sender {
         Ok(added)
     }
 
+    /// Ends a stream after its queued bytes. Its last frame has `size` bytes.
+    fn close(&mut self, outgoing: Outgoing, size: usize) {
+        if size > SEND_BUFFER && self.large.is_none() && self.connection.side().is_client() {
+            self.large = Some(outgoing);
+        } else {
+            self.closing.push(outgoing);
+        }
+    }
+
     /// Writes as much as the connection accepts. Ready once nothing is queued.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
         let _ = self.poll_keep_alive(cx);
-        let mut written_bytes = self.control.write(cx)? + self.shared.write(cx)?;
+        let mut written_bytes = self.control.write(cx)?;
+        self.large_first = !self.large_first;
+        if let (Some(large), true) = (&mut self.large, self.large_first) {
+            written_bytes += large.write_turn(cx);
+        }
+        written_bytes += self.shared.write(cx)?;
         let mut at = 0;
         while let Some(outgoing) = self.closing.get_mut(at) {
             written_bytes += outgoing.write(cx)?;
@@ -255,6 +296,10 @@ impl Sender {
         });
         if let Some(error) = failed {
             return Poll::Ready(Err(error));
+        }
+        if let Some(large) = &mut self.large {
+            written_bytes += large.write(cx)?;
+            self.large.take_if(|large| large.waiting.is_empty());
         }
         self.waiting -= written_bytes;
         if self.waiting > 0 {

@@ -153,3 +153,62 @@ impl Drop for QuicLink {
         self.connection.close(code::DROPPED.into(), b"dropped");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use futures_util::{SinkExt, StreamExt};
+
+    use super::super::QuicDialer;
+    use super::super::config::STREAM_WINDOW;
+    use super::*;
+    use crate::link::{Dialer, Lane, Limits, Link, Listener, quic};
+    use crate::tls::{ClientTls, ServerTls};
+
+    const BOUND: Duration = Duration::from_secs(20);
+
+    /// Writes until this number of bytes waits for the other end, which does not read.
+    async fn written_down_to(link: &mut Link, left: usize) {
+        let flushing = poll_fn(|cx| match Pin::new(&mut *link).poll_flush(cx) {
+            _ if link.unwritten() <= left => Poll::Ready(()),
+            Poll::Ready(outcome) => panic!("everything is written: {outcome:?}"),
+            Poll::Pending => Poll::Pending,
+        });
+        tokio::time::timeout(BOUND, flushing).await.expect("the windows have room");
+        assert_eq!(link.unwritten(), left);
+    }
+
+    /// A large answer takes minutes on a slow link, and no other call must wait for it.
+    #[tokio::test]
+    async fn small_frames_overtake_a_large_one() {
+        const LARGE: usize = 4 << 20;
+        let tls = ServerTls::insecure().unwrap();
+        let mut hub = quic::bind("127.0.0.1:0", &tls, Limits::default()).await.unwrap();
+        let (port, tls) = (hub.address().port(), ClientTls::insecure(None).unwrap());
+        let dialer = QuicDialer::new("127.0.0.1", port, &tls, Limits::default()).unwrap();
+        let accepting = async { hub.accept().await?.await };
+        let (mut dialed, mut accepted) = tokio::try_join!(dialer.dial(), accepting).unwrap();
+        accepted.limit_receiving(2 * LARGE, 2 * LARGE);
+        let frame = |lane, size| WireFrame::new(Lane::Call(lane), true, vec![0; size].into(), Bytes::new());
+
+        dialed.feed(frame(1, LARGE)).await.unwrap();
+        let left = LARGE + 4 - STREAM_WINDOW.1 as usize;
+        written_down_to(&mut dialed, left).await;
+        for lane in 2..5 {
+            tokio::time::timeout(BOUND, dialed.feed(frame(lane, 100))).await.expect("there is room").unwrap();
+        }
+        written_down_to(&mut dialed, left).await;
+
+        let sizes = async {
+            let mut sizes = Vec::new();
+            while sizes.len() < 4 {
+                sizes.push(accepted.next().await.unwrap().unwrap().len());
+            }
+            sizes
+        };
+        let (flushed, sizes) = tokio::join!(dialed.flush(), tokio::time::timeout(BOUND, sizes));
+        flushed.unwrap();
+        assert_eq!(sizes.expect("in time"), [100, 100, 100, LARGE]);
+    }
+}
