@@ -158,10 +158,17 @@ impl fmt::Display for SessionId {
 // Only what proves a peer's name, at runtime, compares the names of peers.
 #[cfg(any(feature = "runtime", test))]
 impl PeerId {
-    /// Returns the names that cover this one: the name itself and its parents. `proxy` covers `proxy/replica-2`, so that
-    /// replicas with one certificate or token do not fence each other. A name with a colon covers only itself: the path of a
-    /// URI has no authority over longer paths.
-    pub(crate) fn covered_by(&self) -> impl DoubleEndedIterator<Item = &str> {
+    /// Returns the names whose certificate or token proves this one: its parents, from the shortest, and the name itself. `proxy`
+    /// covers `proxy/replica-2`, so that replicas with one certificate do not fence each other. A name with a colon covers only
+    /// itself: the path of a URI has no authority over longer paths.
+    ///
+    /// ```
+    /// # use edge_transport::PeerId;
+    /// let replica = PeerId::new("proxy/replica-2")?;
+    /// assert!(replica.covered_by().eq(["proxy", "proxy/replica-2"]));
+    /// # Ok::<(), edge_transport::InvalidName>(())
+    /// ```
+    pub fn covered_by(&self) -> impl DoubleEndedIterator<Item = &str> {
         covered_by(&self.0)
     }
 

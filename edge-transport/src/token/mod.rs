@@ -116,9 +116,9 @@ pub enum TokenRefused {
 #[cfg(feature = "runtime")]
 #[async_trait::async_trait]
 pub trait TokenVerifier: Send + Sync {
-    /// Checks whether the bearer of the token may use this name. The hub's timeout is half of `hello_timeout` of
-    /// its settings; the hub drops the future if the link ends earlier. Checks of several links run at the same time, at most as
-    /// many as there are handshake slots. Do not block.
+    /// Checks whether the bearer of the token may use this name. A token of one of the names that [cover](PeerId::covered_by) it
+    /// should suffice, as with certificates. The hub waits for 2.5 s, and drops the future if the link ends earlier. Checks of
+    /// several links run at the same time, at most as many as there are handshake slots. Do not block.
     ///
     /// # Errors
     /// Why the token is refused. The text is logged and sent to the other end: it must not contain the token.

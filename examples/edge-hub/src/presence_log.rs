@@ -77,8 +77,7 @@ impl PresenceLog {
 
 /// The name above that a certificate for this peer may have; `None` for a name that is below no other.
 fn top(peer: &PeerId) -> Option<&str> {
-    let (top, _) = peer.as_str().split_once('/')?;
-    (!top.contains(':')).then_some(top)
+    peer.covered_by().next().filter(|top| *top != peer.as_str())
 }
 
 /// Logs the changes until the hub ends.

@@ -64,9 +64,9 @@ pub(super) fn run(
         tcp.trim()
     );
     println!(
-        "| link | round trip, loss | first answer | call p50 | call p99 | large answer | beside it: call p50 | call p99 | recover |"
+        "| link | round trip, loss | first answer | call p50 | call p99 | large answer | beside it: calls | p50 | p99 | recover |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     let mut number = 0;
     for (round_trip, percent) in CONDITIONS {
         let condition = Condition { delay: Duration::from_millis(round_trip) / 2, loss: percent / 100.0 };
@@ -83,17 +83,20 @@ pub(super) fn run(
                 0 => String::new(),
                 failed => format!(", {failed} calls failed"),
             };
+            // Without an answer there is no figure.
+            let beside = match beside.calls {
+                0 => "0 | |".to_owned(),
+                calls => format!("{calls} | {:.0} ms | {:.0} ms", beside.p50 / 1e3, beside.p99 / 1e3),
+            };
             let large = match large.calls {
                 0 => format!("over {} s{failed}", BESIDE.as_secs()),
                 _ => format!("{:.0} ms{failed}", large.p50 / 1e3),
             };
             println!(
-                "| {link} | {round_trip} ms, {percent} % | {} ms | {:.0} ms | {:.0} ms | {large} | {:.0} ms | {:.0} ms | {} ms |",
+                "| {link} | {round_trip} ms, {percent} % | {} ms | {:.0} ms | {:.0} ms | {large} | {beside} | {} ms |",
                 row.connect.as_millis(),
                 row.calls.p50 / 1e3,
                 row.calls.p99 / 1e3,
-                beside.p50 / 1e3,
-                beside.p99 / 1e3,
                 row.recover.as_millis(),
             );
         }

@@ -1,5 +1,6 @@
 //! A network namespace of its own, whose only port counts what passes.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -151,8 +152,8 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         let _ = ip(&["netns", "del", &self.namespace]);
-        // With a cable, the other end of this port is not in the namespace.
-        if self.cable.is_some() {
+        // The other end of this port, if it is not in the namespace, which is there before the cable.
+        if Path::new(&format!("/sys/class/net/{}a", self.port)).exists() {
             let _ = ip(&["link", "del", &self.port]);
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde::de::DeserializeOwned;
 
 use super::PerfError;
@@ -169,12 +169,13 @@ impl Drop for Reporter {
 /// Raises the number of open files that this process and its children may have to the allowed maximum, and that to
 /// `needed` if this process has the right to do so.
 pub(super) fn raise_open_files(needed: u64) -> Result<(), PerfError> {
-    let allowed = getrlimit(Resource::Nofile).maximum;
-    let maximum = allowed.map(|allowed| allowed.max(needed));
-    match (setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }), allowed) {
-        (Ok(()), _) => Ok(()),
-        (Err(_), Some(allowed)) if allowed < needed => Err(PerfError::OpenFiles { allowed, needed }),
-        (Err(error), _) => Err(PerfError::io("raise the number of open files")(error.into())),
+    let failed = |error: nix::Error| PerfError::io("raise the number of open files")(error.into());
+    let (_, allowed) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
+    let most = allowed.max(needed);
+    match setrlimit(Resource::RLIMIT_NOFILE, most, most) {
+        Ok(()) => Ok(()),
+        Err(_) if allowed < needed => Err(PerfError::OpenFiles { allowed, needed }),
+        Err(error) => Err(failed(error)),
     }
 }
 
