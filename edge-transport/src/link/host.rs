@@ -28,6 +28,7 @@ impl Host {
         Self { kind, name: name.to_owned(), port, address, at: None }
     }
 
+    #[cfg(feature = "ws")]
     pub(super) const fn kind(&self) -> LinkKind {
         self.kind
     }

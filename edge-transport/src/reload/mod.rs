@@ -10,6 +10,7 @@
 
 mod error;
 mod expiry;
+#[cfg(feature = "runtime")]
 pub(crate) mod lines;
 mod renewable;
 pub(crate) mod watch;

@@ -34,7 +34,7 @@ pub(super) enum Arrival {
     NoFrame,
 }
 
-/// Maximum number of unfinished frames of the largest size; this implementation sends at most two at once.
+/// Maximum number of unfinished frames of the largest size; this implementation sends at most three at once.
 const UNFINISHED_FRAMES: usize = 4;
 
 /// Counts the bytes of unfinished frames on all streams of a link, which share their limits.

@@ -15,10 +15,10 @@
 //! receive with its socket. In use, up to 1 MiB per stream wait to be read, and in total 256 KiB at an accepting end (1 MiB
 //! while a large frame arrives) and 4 MiB at a dialing one; 4 MiB wait for acknowledgement, in addition to the memory of
 //! [other links](super). Replies of 4 MiB and transfers of any length are possible; the stream window limits the rate to 1 MiB
-//! per round trip, and to 768 KiB towards an accepting end. A dialing end sends the last frame of a lane, if it is larger than
-//! [`SEND_BUFFER`](super::SEND_BUFFER), in turns with all other frames: they do not wait for it. An accepting end begins with a
-//! window of 12 KiB for all streams; [`limit_receiving`](super::FrameLink::limit_receiving) raises it, which a hub does when it
-//! admits the peer.
+//! per round trip, and to 768 KiB towards an accepting end. A dialing end sends one frame at a time that is larger than
+//! [`SEND_BUFFER`](super::SEND_BUFFER) and the last of its lane, in turns with all others, which do not wait for it. An accepting
+//! end begins with a window of 12 KiB for all streams; [`limit_receiving`](super::FrameLink::limit_receiving) raises it, which a
+//! hub does when it admits the peer.
 //!
 //! Busy hubs need a larger UDP receive buffer than the default of Linux: `sysctl net.core.rmem_default=4194304`. Early data
 //! (0-RTT) is disabled, because it can be replayed.
