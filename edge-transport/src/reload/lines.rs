@@ -17,9 +17,14 @@ pub(crate) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Says that the line is no entry: what is wrong, and what is expected.
+    /// Returns the error of a line that is not an entry. The cause names what is expected.
     pub(crate) fn refused(&self, cause: impl Into<String>) -> FileError {
-        refused(self.kind, self.path, self.number, cause.into())
+        FileError::Line {
+            kind: self.kind,
+            path: self.path.to_owned(),
+            line: self.number,
+            cause: cause.into(),
+        }
     }
 }
 
@@ -34,16 +39,13 @@ pub(crate) fn entries<'a>(
         if number > MAX_LINES {
             return Err(FileError::TooManyLines { kind, path: path.to_owned(), max: MAX_LINES });
         }
+        let found = Line { kind, path, number, text: "" };
         match std::str::from_utf8(line) {
-            Ok(line) => Ok(Line { kind, path, number, text: line.trim_ascii() }),
-            Err(_) => Err(refused(kind, path, number, "it is not UTF-8".to_owned())),
+            Ok(line) => Ok(Line { text: line.trim_ascii(), ..found }),
+            Err(_) => Err(found.refused("it is not UTF-8")),
         }
     });
     lines.filter(|line| !line.as_ref().is_ok_and(|line| line.text.is_empty() || line.text.starts_with('#')))
-}
-
-fn refused(kind: &'static str, path: &Path, line: usize, cause: String) -> FileError {
-    FileError::Line { kind, path: path.to_owned(), line, cause }
 }
 
 /// Decodes hexadecimal digits, with or without colons between bytes. An odd number of digits has a leading zero.
